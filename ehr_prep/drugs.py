@@ -21,8 +21,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.files import EXCEL, read_excel
-from ehr_prep.readers import factorize
 from ehr_prep.settings import MAPS
+from ehr_prep.values import factorize
 from font.checks import listed, some
 from font.errors import InputError, option
 from font.sniff import read_text

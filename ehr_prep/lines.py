@@ -9,10 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.build import check_eligible, check_has_supply, choose_cohort
-from ehr_prep.dates import NO_DATE, to_dates, to_days
 from ehr_prep.records import Records
 from ehr_prep.settings import Rules
 from ehr_prep.states import MOST_CLASSES, set_name
+from ehr_prep.values import NO_DATE, to_dates, to_days
 from font.checks import whole_number
 from font.errors import InputError
 from font.settings import change

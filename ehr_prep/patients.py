@@ -10,11 +10,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.columns import some_columns
-from ehr_prep.dates import NO_DATE, read_dates, to_dates
-from ehr_prep.files import Source, source_name
-from ehr_prep.readers import check_decimal, encode_ids, factorize, read_numbers, read_table
+from ehr_prep.files import Source, read_table, source_name
 from ehr_prep.screen import Issue, count_rows
 from ehr_prep.settings import LabColumns, ObservationColumns, PatientColumns
+from ehr_prep.values import (
+    NO_DATE,
+    check_decimal,
+    encode_ids,
+    factorize,
+    read_dates,
+    read_numbers,
+    to_dates,
+)
 from font.checks import some
 from font.errors import InputError
 from font.settings import change

@@ -12,9 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
-from ehr_prep.dates import ISO, day_text, one_day, read_dates
 from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up, plain, unmapped_table
-from ehr_prep.files import Source, source_name
+from ehr_prep.files import Source, Table, read_table, source_name
 from ehr_prep.patients import (
     LAB_ROLES,
     OBSERVATION_ROLES,
@@ -25,7 +24,6 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import Table, check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -39,6 +37,7 @@ from ehr_prep.screen import (
     unusable,
 )
 from ehr_prep.settings import Reading, RecordColumns
+from ehr_prep.values import ISO, check_matched, day_text, encode_ids, one_day, read_dates
 from font.checks import some
 from font.errors import InputError, option
 from font.settings import change

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.dates import NO_DATE, day_text, to_days
 from ehr_prep.drugs import DrugMap
-from ehr_prep.readers import factorize, read_numbers
+from ehr_prep.values import NO_DATE, day_text, factorize, read_numbers, to_days
 from font.checks import some
 from font.errors import InputError, option_name
 

@@ -132,7 +132,7 @@ class Reading(RecordColumns):
     """How records are read; what is not given is detected in each file.
 
     *Dates.* Without a format they are ISO dates, or what the dates themselves show, see
-    `ehr_prep.dates.read_dates`. A year of two digits is the latest one that is not in the future.
+    `ehr_prep.values.read_dates`. A year of two digits is the latest one that is not in the future.
 
     *Text files.* Text that is not UTF-8 is read as cp1252, with a warning, unless the encoding is
     given.

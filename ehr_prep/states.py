@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ehr_prep.dates import NO_DATE
 from ehr_prep.records import Records
 from ehr_prep.settings import DEAD, OTHER, Rules
+from ehr_prep.values import NO_DATE
 from font.checks import some
 from font.errors import InputError, option, option_name
 from mmlca.sequences.checks import check_n_states

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import guess_columns, named_roles
 from ehr_prep.databases.connect import Database, check_name
-from ehr_prep.dates import one_day, read_dates
 from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up
 from ehr_prep.patients import (
     OBSERVATION_ROLES,
@@ -29,7 +28,6 @@ from ehr_prep.patients import (
     load_patients,
     read_observation,
 )
-from ehr_prep.readers import check_matched, encode_ids
 from ehr_prep.records import (
     Checked,
     Checks,
@@ -41,6 +39,7 @@ from ehr_prep.records import (
 )
 from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED, Issue, Rows
 from ehr_prep.settings import Reading
+from ehr_prep.values import check_matched, encode_ids, one_day, read_dates
 from font.errors import InputError
 from font.settings import change
 from mmlca.sequences.checks import match_ids

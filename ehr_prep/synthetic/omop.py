@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ehr_prep.dates import NO_DATE, to_days
 from ehr_prep.drugs import RA_DRUGS
 from ehr_prep.synthetic.ra import NOTE, SyntheticCohort, SyntheticSite, write_csv
+from ehr_prep.values import NO_DATE, to_days
 from font.files import atomic
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.dates import day_text, one_day, to_dates
 from ehr_prep.states import window_edges
+from ehr_prep.values import day_text, one_day, to_dates
 from font.checks import some, whole_number
 from font.errors import InputError
 from font.files import atomic_write

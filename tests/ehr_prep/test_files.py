@@ -17,7 +17,7 @@ import pytest
 from paths import SHARED
 
 import ehr_prep
-from ehr_prep.readers import decimal_sign, to_numbers
+from ehr_prep.values import decimal_sign, to_numbers
 from font.errors import spelled
 from font.sniff import sniff
 from mmlca.cli.options import as_key, as_option

@@ -13,10 +13,9 @@ from paths import SHARED
 from pyarrow import csv as arrow_csv
 
 import ehr_prep
-from ehr_prep.dates import NO_DATE, to_days
-from ehr_prep.readers import encode_ids
 from ehr_prep.records import Records
 from ehr_prep.screen import Rows, repeats, sort_records
+from ehr_prep.values import NO_DATE, encode_ids, to_days
 
 LATEST = "2020-12-31"
 

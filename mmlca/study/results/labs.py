@@ -56,7 +56,7 @@ def _read(study: Study, patients: SitePatients) -> pd.DataFrame | None:
             stacklevel=2,
         )
         return None
-    from ehr_prep.readers import encode_ids
+    from ehr_prep.values import encode_ids
 
     table = site_data.read_labs(study, patients.site)
     who, ids, _ = encode_ids(table["patient_id"])
