@@ -12,10 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.records import Records
-from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, PRESETS, Rules
 from ehr_prep.states import Frame, assign_states, check_rules, window_edges
-from ehr_prep.values import NO_DATE, day_text, one_day, to_dates, to_days
+from ehr_prep.values import NO_DATE, Issue, day_text, one_day, to_dates, to_days
 from font.checks import one_of
 from font.errors import InputError, ReportWarning, option, option_name
 from font.settings import change

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import some_columns
 from ehr_prep.files import Source, read_table, source_name
-from ehr_prep.screen import Issue, count_rows
 from ehr_prep.settings import LabColumns, ObservationColumns, PatientColumns
 from ehr_prep.values import (
     NO_DATE,
+    Issue,
     check_decimal,
+    count_rows,
     encode_ids,
     factorize,
     read_dates,

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.drugs import DrugMap
-from ehr_prep.values import NO_DATE, day_text, factorize, read_numbers, to_days
+from ehr_prep.drugs import DrugMap, Texts
+from ehr_prep.patients import Observation
+from ehr_prep.settings import Reading
+from ehr_prep.values import NO_DATE, Issue, count_rows, day_text, factorize, read_numbers, to_days
 from font.checks import some
 from font.errors import InputError, option_name
 
@@ -43,44 +45,138 @@ class Rows(NamedTuple):
         return type(self)(self.who[which], self.day[which], self.drug[which], last)
 
 
-class Issue(NamedTuple):
-    """Something unusual: how often, what was done about it, and up to five examples."""
+class Checks(NamedTuple):
+    """What records are checked against; `people`, `periods` and `entry` are in the order of `ids`.
 
-    issue: str
-    n: int
-    action: str
-    examples: str
+    Parameters
+    ----------
+    name : of the table, for messages
+    entry : name and (P,) int32, optional
+        What patients enter by, and on which day.
+    suggest : bool
+        Look for a known name that each unknown text resembles.
+    """
 
-
-def count_rows(
-    issue: str,
-    which: NDArray[np.bool_] | None,
-    action: str,
-    who: NDArray[np.int32],
-    ids: pd.Index,
-    shown: pd.Series | NDArray[np.int32],
-) -> Issue:
-    """Count the rows, and show patient and value of the first five; day numbers as dates."""
-    rows = np.arange(0) if which is None else np.flatnonzero(which)
-    examples = []
-    for row in rows[:5]:
-        name = ids[who[row]] if who[row] >= 0 else "no id"
-        value = some([shown.iat[row]]) if isinstance(shown, pd.Series) else day_text(shown[row])
-        examples.append(f"{name}: {value}")
-    return Issue(issue, len(rows), action, "; ".join(examples))
+    name: str
+    ids: pd.Index
+    texts: Texts
+    known: DrugMap
+    span: tuple[int, int]
+    people: pd.DataFrame | None = None
+    periods: Observation | None = None
+    entry: tuple[str, NDArray[np.int32]] | None = None
+    reading: Reading = Reading()
+    suggest: bool = True
 
 
-def issue_table(issues: list[Issue]) -> pd.DataFrame:
-    """The issues that there are; those that several parts of the records have are added up."""
-    joined: dict[str, Issue] = {}
-    for issue in issues:
-        if (before := joined.get(issue.issue)) is not None:
-            examples = "; ".join(part for part in (before.examples, issue.examples) if part)
-            first = "; ".join(examples.split("; ")[:5])
-            issue = before._replace(n=before.n + issue.n, examples=first)
-        if issue.n:
-            joined[issue.issue] = issue
-    return pd.DataFrame(list(joined.values()), columns=list(Issue._fields))
+class Checked(NamedTuple):
+    """Usable records, sorted and without repetitions, and what was dropped and why.
+
+    Parameters
+    ----------
+    rows : Rows
+    reasons : list of str
+    dropped : (1 + reasons,)
+        Records by reason; 0 are the usable ones, repetitions included.
+    leaves_at : (P,)
+        See `last_reasons`.
+    again : int
+        Repetitions that were dropped.
+    issues : list of Issue
+    """
+
+    rows: Rows
+    reasons: list[str]
+    dropped: NDArray[np.int64]
+    leaves_at: NDArray[np.int8]
+    again: int
+    issues: list[Issue]
+
+
+class Others(NamedTuple):
+    """What is known besides the records that were read, or fetched, and can be used.
+
+    Parameters
+    ----------
+    patients, records, broken : int
+        How many there were, and rows with the wrong number of fields.
+    left_out : {reason: (patients, records)}
+        Those of a database that were dropped there.
+    unmapped : (texts,)
+        Number of patients with each drug text, by its row label, where that has no class.
+    lost : (P,)
+        Each patient's records of drugs that the map does not know.
+    first, last : (P,) int32
+        First and last day with such a record, or a lab test; the last before the first if there
+        is none.
+    """
+
+    patients: int
+    records: int
+    broken: int
+    left_out: Mapping[str, tuple[int, int]]
+    unmapped: NDArray[np.int64]
+    lost: NDArray[np.int64]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+
+    def widen(self, who: NDArray[np.integer], day: NDArray[np.int32]) -> None:
+        """Widen each patient's first and last day, in place."""
+        np.minimum.at(self.first, who, day)
+        np.maximum.at(self.last, who, day)
+
+
+def check_rows(
+    frame: pd.DataFrame,
+    columns: Mapping[str, Any],
+    rows: Rows,
+    end: NDArray[np.int32] | None,
+    checks: Checks,
+) -> Checked:
+    """Drop what cannot be used, find the last day that each record covers, and sort.
+
+    `frame` holds the records as they were read: all of a file, or those of mapped drugs in a
+    database; `rows` are the same as numbers, without last days, and `end` their end dates.
+    """
+    ids, texts, reading = checks.ids, checks.texts, checks.reading
+    observed = None if checks.periods is None else checks.periods.holding(rows.who, rows.day) >= 0
+    reasons, dropped_for = unusable(
+        rows, texts.state_of, checks.span, checks.people, observed, checks.entry
+    )
+    written = frame[columns["date"]]
+    issues = [
+        count_rows(reason, dropped_for == number, "dropped", rows.who, ids, written)
+        for number, reason in enumerate(reasons, start=1)
+        if reason.startswith("date")
+    ]
+    kept = dropped_for == 0
+    leaves_at = last_reasons(rows.who, dropped_for, len(ids))
+    covered = frame[[columns[role] for role in ("end", "supply") if role in columns]]
+    if not kept.all():
+        covered, rows = covered[kept], rows.keep(kept)
+        end = None if end is None else end[kept]
+    supplies = supply_by_text(reading.default_supply, texts.table, checks.known)
+    last, unusual = last_days(
+        covered, columns, rows, ids, end, supplies, reading.decimal, checks.name
+    )
+    rows = sort_records(rows._replace(last=last)) if len(rows.who) else rows._replace(last=last)
+    again = repeats(rows)
+    drop = reading.duplicates != "keep"
+    done = "dropped" if drop else "kept"
+    issues += [
+        *unusual,
+        count_rows("repeats another record", again, done, rows.who, ids, rows.day),
+    ]
+    if drop and again.any():
+        rows = rows.keep(~again)
+    dropped = np.bincount(dropped_for, minlength=len(reasons) + 1)
+    return Checked(rows, reasons, dropped, leaves_at, int(again.sum()) if drop else 0, issues)
+
+
+def nobody_seen(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """First and last days of patients of whom nothing is known yet."""
+    most = np.iinfo(np.int32).max
+    return np.full(n, most, dtype=np.int32), np.full(n, -most, dtype=np.int32)
 
 
 NO_ID, NO_DRUG, NOT_MAPPED = "no patient id", "no drug", "drug not in the map"

@@ -21,6 +21,49 @@ _TOLERATED = 0.01  # share of numbers or dates that may be unreadable as stated,
 _AS_FLOAT = re.compile(r"(0|-?[1-9]\d{0,17})\.0+")
 
 
+# --- what is unusual --------------------------------------------------------------------
+
+
+class Issue(NamedTuple):
+    """Something unusual: how often, what was done about it, and up to five examples."""
+
+    issue: str
+    n: int
+    action: str
+    examples: str
+
+
+def count_rows(
+    issue: str,
+    which: NDArray[np.bool_] | None,
+    action: str,
+    who: NDArray[np.int32],
+    ids: pd.Index,
+    shown: pd.Series | NDArray[np.int32],
+) -> Issue:
+    """Count the rows, and show patient and value of the first five; day numbers as dates."""
+    rows = np.arange(0) if which is None else np.flatnonzero(which)
+    examples = []
+    for row in rows[:5]:
+        name = ids[who[row]] if who[row] >= 0 else "no id"
+        value = some([shown.iat[row]]) if isinstance(shown, pd.Series) else day_text(shown[row])
+        examples.append(f"{name}: {value}")
+    return Issue(issue, len(rows), action, "; ".join(examples))
+
+
+def issue_table(issues: list[Issue]) -> pd.DataFrame:
+    """The issues that there are; those that several parts of the records have are added up."""
+    joined: dict[str, Issue] = {}
+    for issue in issues:
+        if (before := joined.get(issue.issue)) is not None:
+            examples = "; ".join(part for part in (before.examples, issue.examples) if part)
+            first = "; ".join(examples.split("; ")[:5])
+            issue = before._replace(n=before.n + issue.n, examples=first)
+        if issue.n:
+            joined[issue.issue] = issue
+    return pd.DataFrame(list(joined.values()), columns=list(Issue._fields))
+
+
 # --- codes and ids ---------------------------------------------------------------------
 
 

@@ -23,10 +23,10 @@ from ehr_prep.databases.warehouse import (
 )
 from ehr_prep.drugs import Drugs, Texts, look_up
 from ehr_prep.patients import Observation, align_patients, read_observation
-from ehr_prep.records import Checks, Others, Records
-from ehr_prep.screen import Issue
+from ehr_prep.records import Records
+from ehr_prep.screen import Checks, Others
 from ehr_prep.settings import Reading
-from ehr_prep.values import NO_DATE, one_day, to_dates, to_days
+from ehr_prep.values import NO_DATE, Issue, one_day, to_dates, to_days
 from font.checks import one_of, some
 from font.errors import InputError
 from font.settings import change

@@ -28,18 +28,20 @@ from ehr_prep.patients import (
     load_patients,
     read_observation,
 )
-from ehr_prep.records import (
+from ehr_prep.records import Records, make_records
+from ehr_prep.screen import (
+    NO_DRUG,
+    NO_ID,
+    NOT_MAPPED,
     Checked,
     Checks,
     Others,
-    Records,
+    Rows,
     check_rows,
-    make_records,
     nobody_seen,
 )
-from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED, Issue, Rows
 from ehr_prep.settings import Reading
-from ehr_prep.values import check_matched, encode_ids, one_day, read_dates
+from ehr_prep.values import Issue, check_matched, encode_ids, one_day, read_dates
 from font.errors import InputError
 from font.settings import change
 from mmlca.sequences.checks import match_ids
