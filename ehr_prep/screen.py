@@ -138,11 +138,8 @@ def check_rows(
     `frame` holds the records as they were read: all of a file, or those of mapped drugs in a
     database; `rows` are the same as numbers, without last days, and `end` their end dates.
     """
-    ids, texts, reading = checks.ids, checks.texts, checks.reading
-    observed = None if checks.periods is None else checks.periods.holding(rows.who, rows.day) >= 0
-    reasons, dropped_for = unusable(
-        rows, texts.state_of, checks.span, checks.people, observed, checks.entry
-    )
+    ids = checks.ids
+    reasons, dropped_for = unusable(rows, checks)
     written = frame[columns["date"]]
     issues = [
         count_rows(reason, dropped_for == number, "dropped", rows.who, ids, written)
@@ -155,13 +152,10 @@ def check_rows(
     if not kept.all():
         covered, rows = covered[kept], rows.keep(kept)
         end = None if end is None else end[kept]
-    supplies = supply_by_text(reading.default_supply, texts.table, checks.known)
-    last, unusual = last_days(
-        covered, columns, rows, ids, end, supplies, reading.decimal, checks.name
-    )
+    last, unusual = last_days(covered, columns, rows, end, checks)
     rows = sort_records(rows._replace(last=last)) if len(rows.who) else rows._replace(last=last)
     again = repeats(rows)
-    drop = reading.duplicates != "keep"
+    drop = checks.reading.duplicates != "keep"
     done = "dropped" if drop else "kept"
     issues += [
         *unusual,
@@ -182,41 +176,22 @@ def nobody_seen(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 NO_ID, NO_DRUG, NOT_MAPPED = "no patient id", "no drug", "drug not in the map"
 
 
-def unusable(
-    rows: Rows,
-    state_of: NDArray[np.int8],
-    span: tuple[int, int],
-    people: pd.DataFrame | None,
-    observed: NDArray[np.bool_] | None = None,
-    entry: tuple[str, NDArray[np.int32]] | None = None,
-) -> tuple[list[str], NDArray[np.int8]]:
-    """The reasons in order, and the first that applies to each record.
-
-    Parameters
-    ----------
-    state_of : (texts + 1,)
-        Negative for drugs without a class.
-    span : first and last day that count
-    people : DataFrame, optional
-        With `birth_date`, by the positions of `rows.who`.
-    observed : (n,), optional
-        Whether a record lies in an observation period.
-    entry : name and (patients,), optional
-        What patients enter by, and on which day; `NO_DATE` for those who do not.
-    """
-    day = rows.day
-    tests = {NO_ID: rows.who < 0, NO_DRUG: rows.drug < 0, NOT_MAPPED: state_of[rows.drug] < 0}
+def unusable(rows: Rows, checks: Checks) -> tuple[list[str], NDArray[np.int8]]:
+    """The reasons in order, and the first that applies to each record: 0 for none, or from 1."""
+    day, (first, last), people, entry = rows.day, checks.span, checks.people, checks.entry
+    not_mapped = checks.texts.state_of[rows.drug] < 0
+    tests = {NO_ID: rows.who < 0, NO_DRUG: rows.drug < 0, NOT_MAPPED: not_mapped}
     if entry is not None:
         name, entered = entry[0], np.append(entry[1], np.int32(NO_DATE))[rows.who]
         tests[f"patient without {name}"] = entered == NO_DATE
     tests["date missing or unreadable"] = day == NO_DATE
-    tests[f"date before {day_text(span[0])}"] = day < span[0]
-    tests[f"date after {day_text(span[1])}"] = day > span[1]
+    tests[f"date before {day_text(first)}"] = day < first
+    tests[f"date after {day_text(last)}"] = day > last
     if people is not None and "birth_date" in people:
         birth = np.append(to_days(people["birth_date"]), np.int32(NO_DATE))
         tests["date before birth"] = day < birth[rows.who]
-    if observed is not None:
-        tests["outside the observation periods"] = ~observed
+    if checks.periods is not None:
+        tests["outside the observation periods"] = checks.periods.holding(rows.who, day) < 0
     if entry is not None:
         tests[f"before {name}"] = day < entered
     dropped_for = np.zeros(len(day), dtype=np.int8)
@@ -231,17 +206,8 @@ def last_reasons(
 ) -> NDArray[np.int8]:
     """Why each patient leaves: with their last record, the latest of the reasons that took one.
 
-    Parameters
-    ----------
-    patient : (n,)
-        The patient of each record, −1 if it names none.
-    dropped_for : (n,)
-        0 for a record that is kept, else 1 + the position of its reason.
-
-    Returns
-    -------
-    (n_patients,)
-        0 for patients with a record that is kept, and for those without any record.
+    It is 0 for patients with a record that is kept, and for those without any record. `patient` is
+    −1 for a record that names none.
     """
     dropped = np.flatnonzero(dropped_for)
     stays = np.zeros(n_patients, dtype=bool)
@@ -257,21 +223,11 @@ def last_days(
     frame: pd.DataFrame,
     columns: Mapping[str, Any],
     rows: Rows,
-    ids: pd.Index,
     end: NDArray[np.int32] | None,
-    default: NDArray[np.int32] | None,
-    decimal: str | None,
-    name: str,
+    checks: Checks,
 ) -> tuple[NDArray[np.int32] | None, list[Issue]]:
-    """The last day each record covers: its end, else by its supply, else by the default.
-
-    Parameters
-    ----------
-    end : (n,), optional
-        End dates, `NO_DATE` where there is none.
-    default : (texts,), optional
-        Days that a record of each drug text covers if it does not say; without it, one day.
-    """
+    """The last day each record covers: its end, else by its supply, else by the default."""
+    ids, default = checks.ids, supply_by_text(checks)
     if end is None and "supply" not in columns and default is None:
         return None, []
     who, day = rows.who, rows.day
@@ -280,7 +236,7 @@ def last_days(
     if "supply" in columns:
         raw = frame[columns["supply"]]
         codes, values = factorize(raw)
-        number = read_numbers(values, decimal, name)
+        number = read_numbers(values, checks.reading.decimal, checks.name)
         days = np.append(number, 1.0)[codes]
         impossible = ~((days >= 1) & (days <= MAX_DAYS))
         issues.append(count_rows("impossible supply", impossible, "supply ignored", who, ids, raw))
@@ -309,22 +265,13 @@ def last_days(
     return last, issues
 
 
-def supply_by_text(
-    default: int | Mapping[str, int] | None, texts: pd.DataFrame, known: DrugMap
-) -> NDArray[np.int32] | None:
-    """The days that a record of each drug text covers by default; None without a default.
-
-    Parameters
-    ----------
-    default : see `ehr_prep.read_records`
-    texts : DataFrame
-        `class`, `ingredient` and `matched` (the name in the map) of each text, several joined with
-        " + "; the index is its number.
-    """
+def supply_by_text(checks: Checks) -> NDArray[np.int32] | None:
+    """The days that a record of each drug text covers by default; None without a default."""
+    default, known, texts = checks.reading.default_supply, checks.known, checks.texts.table
     if default is None:
         return None
     called = option_name("default_supply")
-    most = max(default.values()) if isinstance(default, Mapping) else default
+    most = max(default.values()) if isinstance(default, dict) else default
     if most > MAX_DAYS:
         raise InputError(f"{called} is {most:,} days; one record covers at most {MAX_DAYS}.")
     days = np.ones(int(texts.index.max()) + 1 if len(texts) else 1, dtype=np.int32)
