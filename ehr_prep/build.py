@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -58,7 +57,12 @@ def build_sequences(
     >>> sequences.flow["records_left"].to_list()[-1]
     3
     """
-    rules = choose_rules(rules, preset, changes)
+    if preset is not None:
+        one_of(preset, PRESETS, "preset")
+        if rules is not None:
+            raise InputError(f"found both rules and preset={preset!r}; give one of them.")
+        rules = PRESETS[preset]
+    rules = change(rules or Rules(), changes)
     check_records(records, rules)
     cohort = choose_cohort(records, rules)
     check_eligible(cohort)
@@ -102,16 +106,6 @@ def build_sequences(
     )
     absorbing = (DEAD,) if rules.death == "state" else ()
     return replace(sequences, account=account, absorbing=absorbing)
-
-
-def choose_rules(rules: Rules | None, preset: str | None, changes: Mapping[str, Any]) -> Rules:
-    """The rules of `build_sequences`: those given, or the preset's, with some changed."""
-    if preset is not None:
-        one_of(preset, PRESETS, "preset")
-        if rules is not None:
-            raise InputError(f"found both rules and preset={preset!r}; give one of them.")
-        rules = PRESETS[preset]
-    return change(rules or Rules(), changes)
 
 
 def check_records(records: Records, rules: Rules) -> None:
@@ -186,15 +180,13 @@ def _patients(
 
 
 class Cohort(NamedTuple):
-    """The rules applied to the P patients of a `Records`.
+    """The rules applied to the P patients of a `Records`; days are counted from 1970-01-01.
 
     Parameters
     ----------
     eligible : (P,) bool
-    start : (P,) int32
-        Index date, as days since 1970-01-01.
-    last : (P,) int32
-        Last day of follow-up.
+    start, last : (P,) int32
+        Index date, and last day of follow-up.
     steps : list of Step
         Patients dropped, with their records, by the first rule that they fail.
     issues : list of Issue
@@ -242,14 +234,16 @@ def follow_up_text(settings: dict[str, Any]) -> str:
 
 def choose_cohort(records: Records, rules: Rules) -> Cohort:
     """Apply the rules that choose patients and their follow-up, in order."""
-    first, washout_days = rules.first_on_or_after, rules.washout_days
+    first = rules.first_on_or_after
     start = None if first is None else one_day(first, "first_on_or_after")
-    index, starts = _index_date(records, start, washout_days)
-    follow_up = _follow_up(records, rules.follow_up)
-    last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, rules.data_cut)
+    index, starts = _index_date(records, start, rules.washout_days)
+    kind, last, stated, data_end = _end_of_follow_up(records, rules)
+    n_without_end = int((~stated).sum()) if kind == "patients" else 0
     issues = [Issue("patient without an end of follow-up", n_without_end, "last record taken", "")]
-    died = _deaths(records.patients)
-    if died is None and rules.death == "state":
+    people, died = records.patients, None
+    if people is not None and "death_date" in people:
+        died = to_days(people["death_date"])
+    elif rules.death == "state":
         raise InputError(
             f"{option('death', 'state')} needs dates of death; give "
             f"{option_name('patients')} a table with a column death_date."
@@ -279,7 +273,6 @@ def choose_cohort(records: Records, rules: Rules) -> Cohort:
         eligible &= ~failing
     if rules.death != "state":
         died = None
-    kind = follow_up if isinstance(follow_up, str) else "date"
     return Cohort(eligible, index, last, steps, issues, died, data_end, kind)
 
 
@@ -299,7 +292,10 @@ def _failing(
     elif washout_days is not None:
         fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
     if rules.min_history_days is not None:
-        known_for = index_date - _known_since(records, index_date)
+        since_day = records.first_seen
+        if (periods := records.observation) is not None:
+            since_day = periods.start[periods.holding(np.arange(len(index_date)), index_date)]
+        known_for = index_date - since_day
         fails[f"known for less than {rules.min_history_days} days before"] = (
             known_for < rules.min_history_days
         )
@@ -342,75 +338,45 @@ def _index_date(
     return np.where(has_one, records.date[np.where(has_one, first_new, 0)], first), has_one
 
 
-def _known_since(records: Records, index: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The first record of any kind; the start of the observation period where there are some."""
-    if records.observation is None:
-        return records.first_seen
-    period = records.observation.holding(np.arange(len(index)), index)
-    return records.observation.start[period]
+def _end_of_follow_up(
+    records: Records, rules: Rules
+) -> tuple[str, NDArray[np.int32], NDArray[np.bool_], int | None]:
+    """What ends follow-up, each patient's last day, whether it was stated, the end of all data.
 
-
-def _follow_up(records: Records, follow_up: Any) -> Any:
-    """What ends follow-up: "patients", "observation", "last_record", or a day number.
-
-    By default whatever is known, in this order: observation periods, the patients' table, the
-    last record.
+    By default the first of these that is known: observation periods, the patients' table, the last
+    record. A patient's last record is not a stated end: they may have been followed for longer.
     """
-    in_table = records.patients is not None and "follow_up_end" in records.patients
-    if follow_up is None and records.observation is not None:
-        return "observation"
-    if follow_up is None:
-        return "patients" if in_table else "last_record"
-    if not isinstance(follow_up, str):
-        return one_day(follow_up, "follow_up")
-    if follow_up == "patients" and not in_table:
+    people, periods = records.patients, records.observation
+    known = [] if periods is None else ["observation"]
+    known += ["patients"] if people is not None and "follow_up_end" in people else []
+    kind = rules.follow_up or [*known, "last_record"][0]
+    if kind == "patients" and kind not in known:
         raise InputError(
             f"{option('follow_up', 'patients')} needs a patients' table with the end of "
             f"follow-up; give it as {option('patients')}, or use "
             f"{option('follow_up', 'last_record')}."
         )
-    if follow_up == "observation" and records.observation is None:
+    if kind == "observation" and kind not in known:
         raise InputError(
             f"{option('follow_up', 'observation')} needs observation periods; give them as "
             f"{option('observation')}."
         )
-    return follow_up
-
-
-def _end_of_follow_up(
-    records: Records, follow_up: str | int, data_cut: Any
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], int | None, int]:
-    """The last day of each patient, whether it was stated, the end of all data, and how many lack.
-
-    A patient's last record is not a stated end: the patient may have been followed for longer.
-    """
-    last, stated = records.last_seen, np.ones(len(records.ids), dtype=bool)
-    n_without, data_end = 0, None
-    if isinstance(follow_up, int):
-        data_end = follow_up
-        last = np.full(len(last), data_end, dtype=np.int32)
-    elif follow_up == "patients":
-        assert records.patients is not None
-        end = to_days(records.patients["follow_up_end"])
+    last, stated = records.last_seen, np.full(len(records.ids), kind != "last_record")
+    data_end = None
+    if kind == "patients" and people is not None:
+        end = to_days(people["follow_up_end"])
         stated = end != NO_DATE
-        n_without = int((~stated).sum())
         last = np.where(stated, end, last)
-    elif follow_up == "observation":
-        assert records.observation is not None
-        last = records.observation.end[records.observation.indptr[1:] - 1]
-    else:
-        stated = ~stated
-    if data_cut is not None:
-        cut = one_day(data_cut, "data_cut")
+    elif kind == "observation" and periods is not None:
+        last = periods.end[periods.indptr[1:] - 1]
+    elif kind != "last_record":
+        kind, data_end = "date", one_day(kind, "follow_up")
+        last = np.full(len(last), data_end, dtype=np.int32)
+    if rules.data_cut is not None:
+        cut = one_day(rules.data_cut, "data_cut")
         last = np.minimum(last, np.int32(cut))
         data_end = cut if data_end is None else min(data_end, cut)
-    return last, stated, data_end, n_without
-
-
-def _deaths(people: pd.DataFrame | None) -> NDArray[np.int32] | None:
-    if people is None or "death_date" not in people:
-        return None
-    return to_days(people["death_date"])
+    return str(kind), last, stated, data_end
 
 
 def _after_death(records: Records, died: NDArray[np.int32]) -> Issue:
