@@ -6,8 +6,8 @@ from .analysis import plot_flow as plot_flow
 from .analysis import plot_trend as plot_trend
 from .analysis import table_one as table_one
 from .analysis import trend as trend
-from .bootstrap import pseudo_sites as pseudo_sites
 from .build import build_sequences as build_sequences
+from .build import pseudo_sites as pseudo_sites
 from .databases.omop import read_omop as read_omop
 from .databases.warehouse import read_warehouse as read_warehouse
 from .drugs import RA_DRUGS as RA_DRUGS

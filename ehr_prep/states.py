@@ -175,7 +175,7 @@ def assign_states(
         others = [n for name, n in taken.items() if name not in states]
         windows["other_combination"] = sum(others)
     if rules.death == "state":
-        lengths, windows["dead"] = _bury(final, lengths, frame, len(states) - 1)
+        lengths, windows["dead"] = _mark_dead(final, lengths, frame, len(states) - 1)
     return Assigned(final, lengths, states, windows, taken, n_records, dropped.tolist())
 
 
@@ -278,7 +278,7 @@ def _positions(key: int) -> list[int]:
     return [i for i in range(key.bit_length()) if key >> i & 1]
 
 
-def _bury(
+def _mark_dead(
     codes: NDArray[np.int8], lengths: NDArray[np.int64], frame: Frame, dead: int
 ) -> tuple[NDArray[np.int64], int]:
     """Windows that begin after a death are in the state `dead`, to the end of the data.

@@ -390,7 +390,7 @@ def _table(
     about: str = "",
 ) -> tuple[Any, dict[str, str]]:
     """A table, its rows chosen by `where`, and {role: column}."""
-    table = database.need(name)
+    table = database.table(name)
     for column in named.values():
         check_name(column or "", "column")
     wanted = {role: None if c is None else c.lower() for role, c in named.items()}
