@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from ehr_prep.columns import check_by_file, columns_of_file, guess_columns, some_columns
+from ehr_prep.columns import Header, check_by_file, columns_of_file, guess_columns, some_columns
 from ehr_prep.values import factorize
 from font.checks import counted, some
 from font.errors import InputError, ReportWarning, option, option_name
@@ -94,7 +94,7 @@ def read_table(
         _check_unique(columns, name)
         own = named if path is None else columns_of_file(path, named, file_columns or {})
         file = name if len(paths) > 1 else None
-        roles = guess_columns(columns, own, needed, name, rows, about, file)
+        roles = guess_columns(Header(columns, name, rows, about, file), own, needed)
         more = [c for c in kept if c in columns and c not in roles.values()]
         if not about and (absent := [c for c in kept if c not in columns]):
             raise InputError(

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.columns import guess_columns, named_roles
+from ehr_prep.columns import Header, guess_columns, named_roles
 from ehr_prep.databases.connect import Database, check_name
 from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up
 from ehr_prep.patients import (
@@ -394,7 +394,7 @@ def _table(
     for column in named.values():
         check_name(column or "", "column")
     wanted = {role: None if c is None else c.lower() for role, c in named.items()}
-    roles = guess_columns(list(table.columns), wanted, needed, name, about=about)
+    roles = guess_columns(Header(list(table.columns), name, about=about), wanted, needed)
     for column, value in (where or {}).items():
         if column.lower() in table.columns:
             table = table.filter(table[column.lower()].cast("string").strip() == value)
