@@ -200,8 +200,9 @@ class Observation(NamedTuple):
 def read_observation(
     source: Source,
     ids: pd.Index,
-    date_format: str | None = None,
     columns: Mapping[str, str] | None = None,
+    *,
+    date_format: str | None = None,
     **reading: Any,
 ) -> tuple[Observation, list[Issue]]:
     """The periods of the patients `ids`, and what was unusual: one row per period.

@@ -229,27 +229,27 @@ def read_records(
       unusual   date after 2020-12-31 (1)
     """
     given = change(Reading(), reading)
-    name, known, date_format = source_name(path_or_frame), drug_map(drugs), given.date_format
+    name, known = source_name(path_or_frame), drug_map(drugs)
     written = {"encoding": given.encoding, "delimiter": given.delimiter}
     names = None if drug_names is None else _read_names(drug_names, **written)
-    reads: dict[str, Any] = {**written, "where": where}
+    further: dict[str, Any] = {**written, "where": where, "date_format": given.date_format}
     span = one_day(earliest, "earliest"), one_day(given.latest or dt.date.today(), "latest")
     named = {role: getattr(given, role) for role in RecordColumns.model_fields}
-    table = _read_coded(path_or_frame, named, names, file_columns=file_columns, **reads)
+    table = _read_coded(
+        path_or_frame, named, names, file_columns=file_columns, where=where, **written
+    )
     frame, columns, n_broken, files, file_roles = table
     if not len(frame):
         raise InputError(f"{name} has no records: there is a header, but no row can be read.")
     who, ids, other_type = encode_ids(frame[columns["patient"]])
     texts = look_up(frame[columns["drug"]], known, names)
     dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
-    days, formats = read_dates(dates, date_format, name)
-    people, people_columns, lacking = _people(
-        patients, patients_columns, ids, name, date_format, reads
-    )
+    days, formats = read_dates(dates, given.date_format, name)
+    people, people_columns, lacking = _people(patients, patients_columns, ids, name, further)
     periods, period_issues = None, list[Issue]()
     if observation is not None:
         chosen = named_roles(observation_columns, OBSERVATION_ROLES, "observation")
-        periods, period_issues = read_observation(observation, ids, date_format, chosen, **reads)
+        periods, period_issues = read_observation(observation, ids, chosen, **further)
     checks = Checks(name, ids, texts, known, span, people, periods, None, given)
     rows = Rows(who, days["date"], texts.codes, None)
     checked = check_rows(frame, columns, rows, days.get("end"), checks)
@@ -269,14 +269,9 @@ def read_records(
     )
     if labs is not None:
         chosen = named_roles(labs_columns, LAB_ROLES, "labs")
-        tests = _labs(labs, chosen, ids, name, span, date_format, reads)
-        others.widen(tests.who, tests.day)
-    further = {
-        "patients": patients,
-        "labs": labs,
-        "drug_names": drug_names,
-        "observation": observation,
-    }
+        others.widen(*_lab_days(labs, chosen, ids, name, span, **further))
+    tables = {"patients": patients, "labs": labs}
+    tables |= {"drug_names": drug_names, "observation": observation}
     settings = {
         "source": name,
         "files": files,
@@ -285,7 +280,7 @@ def read_records(
         "patients_columns": people_columns,
         "dates": {role: chosen._asdict() for role, chosen in formats.items()},
         "where": dict(where or {}),
-        **{role: None if s is None else source_name(s) for role, s in further.items()},
+        **{role: None if s is None else source_name(s) for role, s in tables.items()},
     }
     records = make_records(checks, [checked], others, issues, settings)
     if given.strict and len(records.issues):
@@ -450,16 +445,13 @@ def _people(
     named: Mapping[str, str] | None,
     ids: pd.Index,
     name: str,
-    date_format: str | None,
     reading: Mapping[str, Any],
 ) -> tuple[pd.DataFrame | None, dict[str, Any], NDArray[np.bool_]]:
     """The patients' table in the order of the ids, its columns, and which ids it lacks."""
     if source is None:
         return None, {}, np.zeros(len(ids), dtype=bool)
     roles = named_roles(named, PATIENT_ROLES, "patients")
-    people, columns = load_patients(
-        source, roles, date_format=date_format, about="patients", **reading
-    )
+    people, columns = load_patients(source, roles, about="patients", **reading)
     aligned, absent = align_patients(people, ids)
     other = _other_name(name, source, "the patients' table")
     check_matched(ids, people.index, ~absent, (name, other))
@@ -504,16 +496,17 @@ def _written(file: Mapping[str, str]) -> str:
     return f"{name} ({', '.join(others)})" if others else name
 
 
-def _labs(
+def _lab_days(
     labs: Source,
     chosen: Mapping[str, str],
     ids: pd.Index,
     name: str,
     span: tuple[int, int],
+    *,
     date_format: str | None,
-    reading: Mapping[str, Any],
-) -> Rows:
-    """Usable lab tests of patients who have records: they show that someone was followed."""
+    **reading: Any,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Lab tests of patients who have records, and their days: they show who was followed."""
     named = {role: chosen.get(role) for role in ("patient", "date")}
     frame, columns, *_ = read_table(labs, named, ("patient", "date"), about="labs", **reading)
     who, lab_ids, _ = encode_ids(frame[columns["patient"]])
@@ -523,8 +516,8 @@ def _labs(
     who = np.append(position, -1).astype(np.int32)[who]
     days, _ = read_dates({"date": frame[columns["date"]]}, date_format, source_name(labs))
     day = days["date"]
-    tests = Rows(who, day, np.zeros_like(who), None)
-    return tests.keep((who >= 0) & (day >= span[0]) & (day <= span[1]))
+    usable = (who >= 0) & (day >= span[0]) & (day <= span[1])
+    return who[usable], day[usable]
 
 
 def _others(rows: Rows, texts: Texts, n_patients: int, span: tuple[int, int]) -> Others:

@@ -23,7 +23,6 @@ from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up
 from ehr_prep.patients import (
     OBSERVATION_ROLES,
     PATIENT_ROLES,
-    Observation,
     align_patients,
     load_patients,
     read_observation,
@@ -119,7 +118,6 @@ def read_warehouse(
     named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
     claims, columns = _table(database, name, named, ("patient", "date", "drug"), where)
     rows = claims.select(**{role: claims[column] for role, column in columns.items()})
-    rows = rows.mutate(patient=_ids(rows.patient))
     day = days_since_1970(_dates(database, rows.date, columns["date"]))
     texts, values = _look_up(database, rows, known)
     of_class = texts.table["class"].notna() | texts.table["rule"].notna()
@@ -140,8 +138,12 @@ def read_warehouse(
         issues.append(Issue("patient not in the patients' table", absent, "kept", ""))
     periods = None
     if observation is not None:
-        own = named_roles(observation_columns, OBSERVATION_ROLES, "observation")
-        periods, more = _periods(database, observation, own, where, ours, seen.ids)
+        roles: dict[str, Any] = dict.fromkeys(OBSERVATION_ROLES)
+        roles |= named_roles(observation_columns, OBSERVATION_ROLES, "observation")
+        spells, own = _table(database, observation, roles, OBSERVATION_ROLES, where, "observation")
+        spells = spells.select(*own.values()).semi_join(ours, [(own["patient"], "who")])
+        found = as_frame(database.fetch_arrow(spells, "observation periods"))
+        periods, more = read_observation(found, seen.ids, own)
         issues += more
     checks = Checks(
         f"{name} of {database.name}",
@@ -398,13 +400,12 @@ def _table(
     for column, value in (where or {}).items():
         if column.lower() in table.columns:
             table = table.filter(table[column.lower()].cast("string").strip() == value)
-    return table, roles
-
-
-def _ids(column: Any) -> Any:
-    if column.type().is_string():
-        return column.strip().nullif("")
-    return column.cast("int64") if column.type().is_decimal() else column
+    who = table[roles["patient"]]
+    if who.type().is_string():
+        who = who.strip().nullif("")
+    elif who.type().is_decimal():
+        who = who.cast("int64")
+    return table.mutate(**{roles["patient"]: who}), roles
 
 
 def _dates(database: Database, column: Any, name: str) -> Any:
@@ -463,7 +464,6 @@ def _patients(
         if not (kind.is_date() or kind.is_timestamp() or kind.is_string()):
             del roles[role]  # such as death = 0 or 1
     who = roles["patient"]
-    table = table.mutate(**{who: _ids(table[who])})
     found = database.fetch(table.semi_join(patients, [(who, "who")]), "patients' table")
     if not len(found):  # a few others, for the message
         found = database.fetch(table.limit(5), "examples of ids")
@@ -471,21 +471,3 @@ def _patients(
     aligned, absent = align_patients(people, ids)
     check_matched(ids, people.index, ~absent, (of_records, name))
     return aligned, columns, int(absent.sum())
-
-
-def _periods(
-    database: Database,
-    name: str,
-    named: Mapping[str, str],
-    where: Mapping[str, str] | None,
-    patients: Any,
-    ids: pd.Index,
-) -> tuple[Observation, list[Issue]]:
-    """Observation periods, and what is unusual about them."""
-    roles = {role: named.get(role) for role in OBSERVATION_ROLES}
-    table, columns = _table(database, name, roles, OBSERVATION_ROLES, where, "observation")
-    who = columns["patient"]
-    table = table.mutate(**{who: _ids(table[who])}).select(*columns.values())
-    rows = table.semi_join(patients, [(who, "who")])
-    frame = as_frame(database.fetch_arrow(rows, "observation periods"))
-    return read_observation(frame, ids, columns=columns)
