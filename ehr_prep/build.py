@@ -64,7 +64,12 @@ def build_sequences(
             raise InputError(f"found both rules and preset={preset!r}; give one of them.")
         rules = PRESETS[preset]
     rules = change(rules or Rules(), changes)
-    check_records(records, rules)
+    check_records(records)
+    check_rules(rules, records.states)
+    if rules.combine:
+        check_has_supply(records, option("states", "combinations"))
+    if rules.impute == "carry_forward_supplied":
+        check_has_supply(records, option("impute", rules.impute))
     cohort = choose_cohort(records, rules)
     check_eligible(cohort)
     kept = cohort.eligible
@@ -109,18 +114,12 @@ def build_sequences(
     return replace(sequences, account=account, absorbing=absorbing)
 
 
-def check_records(records: Records, rules: Rules) -> None:
-    """Refuse records that the rules cannot be applied to."""
+def check_records(records: object) -> None:
     if not isinstance(records, Records):
         raise TypeError(
             "records must come from read_records or read_omop, found "
             f"{type(records).__name__}; read them first."
         )
-    check_rules(rules, records.states)
-    if rules.combine:
-        check_has_supply(records, option("states", "combinations"))
-    if rules.impute == "carry_forward_supplied":
-        check_has_supply(records, option("impute", rules.impute))
 
 
 def check_has_supply(records: Records, what: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.build import check_eligible, check_has_supply, choose_cohort
+from ehr_prep.build import check_eligible, check_has_supply, check_records, choose_cohort
 from ehr_prep.records import Records
 from ehr_prep.settings import Rules
 from ehr_prep.states import MOST_CLASSES, set_name
@@ -83,11 +83,7 @@ def patient_lines(records: Records, *, min_era_days: int = 1, **rules: Any) -> p
         if name not in RULES:
             raise TypeError(f"{name} is not an option of patient_lines; known: {', '.join(RULES)}.")
     checked = change(Rules(), rules)
-    if not isinstance(records, Records):
-        raise TypeError(
-            "records must come from read_records or read_omop, found "
-            f"{type(records).__name__}; read them first."
-        )
+    check_records(records)
     whole_number(min_era_days, 1, "min_era_days")
     check_has_supply(records, "patient_lines")
     if len(records.states) > MOST_CLASSES:
