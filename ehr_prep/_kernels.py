@@ -35,7 +35,7 @@ class Choice(NamedTuple):
     limit : how many windows in a row may be carried
     supplied : for how many days after its supply a class goes on; −1: supply does not matter
     off : the code of a window that is not carried, −1 for missing
-    by_days, combine : bool
+    by_days : bool
     gap_days, combination_days : int
     """
 
@@ -44,7 +44,6 @@ class Choice(NamedTuple):
     supplied: int
     off: int
     by_days: bool
-    combine: bool
     gap_days: int
     combination_days: int
 
@@ -57,7 +56,6 @@ class Choice(NamedTuple):
             supplied=rules.gap_days if rules.impute == "carry_forward_supplied" else -1,
             off=-2 if rules.has_off else -1,
             by_days=rules.by == "days",
-            combine=rules.combine,
             gap_days=rules.gap_days,
             combination_days=rules.combination_days,
         )
@@ -195,7 +193,7 @@ def assign_states(
     members: NDArray[np.int8],
     choice: Choice,
     codes: NDArray[np.int16],
-    sets: NDArray[np.int64],
+    sets: NDArray[np.int64] | None,
     n_records: NDArray[np.int64],
     dropped: NDArray[np.int64],
     counted: NDArray[np.int64],
@@ -210,8 +208,9 @@ def assign_states(
         See `ehr_prep.states.Frame`; `observed` is (1, W) if everybody's windows are alike.
     codes : (n, W)
         Filled with −1 before. Codes from the number of classes on are combinations.
-    sets : (many,)
-        Receives the set of each combination that was taken; code S + i is `sets[i]`.
+    sets : (many,), optional
+        Receives the set of each combination that was taken; code S + i is `sets[i]`. None:
+        combinations are not states, and what finds them is not even compiled.
     n_records : (n,)
         Receives the number of each patient's records that fall into a window.
     dropped : (3,)
@@ -234,18 +233,21 @@ def assign_states(
         np.empty(shape, dtype=np.int32),
     )
     room = np.empty(shape[1], dtype=np.int64)
-    eras, segments = make_room(span, members)
+    if sets is not None:
+        eras, segments = make_room(span, members)
     n_sets = 0
     for p in range(len(codes)):
         followed = 0
         while followed < shape[0] and edges[p, followed] <= last[p]:
             followed += 1
         rows = (span[0][p], span[1][p])
-        by_days = choice.by_days and not choice.combine
+        by_days = choice.by_days
+        if sets is not None:
+            by_days = False
         n_records[p] = tally_records(
             records, rows, edges[p], last[p], followed, members, by_days, tally, dropped
         )
-        if choice.combine:
+        if sets is not None:
             days = (edges[p, 0], min(last[p], edges[p, shape[0]] - 1))
             n_eras = find_eras(records, rows, days, members, choice.gap_days, eras, room)
             n = find_segments(eras, n_eras, segments)
@@ -428,10 +430,11 @@ def choose_set(segments: Segments, begin: int, stop: int, a: int, b: int, least:
 
 
 @inner
-def is_member(code: int, state: int, sets: NDArray[np.int64], n_states: int) -> bool:
+def is_member(code: int, state: int, sets: NDArray[np.int64] | None, n_states: int) -> bool:
     """Whether a code is a class or a combination with it; negative codes are neither."""
-    if code >= n_states:
-        return bool(sets[code - n_states] >> state & 1)
+    if sets is not None:  # noqa: SIM102 - alone, so that the compiler drops it where it is None
+        if code >= n_states:
+            return bool(sets[code - n_states] >> state & 1)
     return code == state
 
 
@@ -442,7 +445,7 @@ def fill_windows(
     followed: int,
     observed: NDArray[np.bool_],
     choice: Choice,
-    sets: NDArray[np.int64],
+    sets: NDArray[np.int64] | None,
     codes: NDArray[np.int16],
     reach: NDArray[np.int64],
     counted: NDArray[np.int64],
@@ -498,7 +501,7 @@ def fill_windows(
 
 @inner
 def choose_class(
-    tally: Tally, w: int, ties: int, sets: NDArray[np.int64], previous: int, taken: int
+    tally: Tally, w: int, ties: int, sets: NDArray[np.int64] | None, previous: int, taken: int
 ) -> tuple[int, bool]:
     """The class that counts most in a window, and whether another one counts as much.
 

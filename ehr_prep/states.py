@@ -138,7 +138,7 @@ def assign_states(
     end = records.date if records.end is None else records.end
     observed = frame.observed
     codes = np.full((n, n_windows), -1, dtype=np.int16)
-    sets = np.empty(_MOST_SETS, dtype=np.int64)
+    sets = np.empty(_MOST_SETS, dtype=np.int64) if rules.combine else None
     n_records, dropped, counted = (np.zeros(m, dtype=np.int64) for m in (n, 3, 6))
     n_sets = _kernels.assign_states(
         (records.indptr[:-1][kept], records.indptr[1:][kept]),
@@ -168,7 +168,9 @@ def assign_states(
         "off_treatment": 0 if rules.impute == "missing" else off,
         "unobserved": unobserved,
     }
-    states, table, taken = _number_states(codes, sets[:n_sets].tolist(), records.states, rules)
+    states, table, taken = _number_states(
+        codes, [] if sets is None else sets[:n_sets].tolist(), records.states, rules
+    )
     final = table[codes + 2].astype(np.int8)
     if rules.combine:
         windows["combination"] = sum(taken.values())
