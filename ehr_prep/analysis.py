@@ -12,7 +12,7 @@ import pandas as pd
 
 from ehr_prep.files import Source
 from ehr_prep.patients import LAB_ROLES, read_labs
-from ehr_prep.readers import encode_ids
+from ehr_prep.values import encode_ids
 from mmlca.figures.curves import plot_trend as plot_trend
 from mmlca.figures.flow import plot_flow as plot_flow
 from mmlca.tables import lab_trends

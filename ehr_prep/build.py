@@ -1,4 +1,4 @@
-"""Records become sequences: one state for each window of each eligible patient."""
+"""Records become sequences, one state for each window of each eligible patient, and resamples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.dates import NO_DATE, day_text, one_day, to_dates, to_days
 from ehr_prep.records import Records
-from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, PRESETS, Rules
-from ehr_prep.states import check_rules, finish
-from ehr_prep.windows import Frame, reduce_records, window_edges
-from font.checks import one_of
+from ehr_prep.states import Frame, assign_states, check_rules, window_edges
+from ehr_prep.values import NO_DATE, Issue, day_text, one_day, to_dates, to_days
+from font.checks import one_of, whole_number
 from font.errors import InputError, ReportWarning, option, option_name
 from font.settings import change
 from mmlca.sequences.type import Account, Sequences, Step, add_steps
@@ -60,20 +58,29 @@ def build_sequences(
     >>> sequences.flow["records_left"].to_list()[-1]
     3
     """
-    rules = choose_rules(rules, preset, changes)
-    check_records(records, rules)
+    if preset is not None:
+        one_of(preset, PRESETS, "preset")
+        if rules is not None:
+            raise InputError(f"found both rules and preset={preset!r}; give one of them.")
+        rules = PRESETS[preset]
+    rules = change(rules or Rules(), changes)
+    check_records(records)
+    check_rules(rules, records.states)
+    if rules.combine:
+        check_has_supply(records, option("states", "combinations"))
+    if rules.impute == "carry_forward_supplied":
+        check_has_supply(records, option("impute", rules.impute))
     cohort = choose_cohort(records, rules)
     check_eligible(cohort)
     kept = cohort.eligible
     index, last = cohort.start[kept], cohort.last[kept]
     edges = window_edges(index, rules.max_windows, rules.months, rules.days)
-    frame = Frame(edges, last, data_end=cohort.data_end)
+    observed = None
     if records.observation is not None:
         observed = records.observation.take(kept).windows(edges, last)
-        frame = frame._replace(observed=observed)
-    if cohort.died is not None:
-        frame = frame._replace(died=cohort.died[kept])
-    done = finish(reduce_records(records, kept, frame, rules), frame, records.states, rules)
+    died = None if cohort.died is None else cohort.died[kept]
+    frame = Frame(edges, last, observed, died, cohort.data_end)
+    done = assign_states(records, kept, frame, rules)
     reasons = (
         "before the index date",
         "after the end of follow-up",
@@ -107,28 +114,12 @@ def build_sequences(
     return replace(sequences, account=account, absorbing=absorbing)
 
 
-def choose_rules(rules: Rules | None, preset: str | None, changes: Mapping[str, Any]) -> Rules:
-    """The rules of `build_sequences`: those given, or the preset's, with some changed."""
-    if preset is not None:
-        one_of(preset, PRESETS, "preset")
-        if rules is not None:
-            raise InputError(f"found both rules and preset={preset!r}; give one of them.")
-        rules = PRESETS[preset]
-    return change(rules or Rules(), changes)
-
-
-def check_records(records: Records, rules: Rules) -> None:
-    """Refuse records that the rules cannot be applied to."""
+def check_records(records: object) -> None:
     if not isinstance(records, Records):
         raise TypeError(
             "records must come from read_records or read_omop, found "
             f"{type(records).__name__}; read them first."
         )
-    check_rules(rules, records.states)
-    if rules.combine:
-        check_has_supply(records, option("states", "combinations"))
-    if rules.impute == "carry_forward_supplied":
-        check_has_supply(records, option("impute", rules.impute))
 
 
 def check_has_supply(records: Records, what: str) -> None:
@@ -147,6 +138,65 @@ def check_eligible(cohort: Cohort) -> None:
             f"none of the {len(cohort.eligible):,} patients with a mapped drug is eligible: "
             f"{reasons}; relax these rules."
         )
+
+
+# --- resamples ----------------------------------------------------------------------------
+
+
+def pseudo_sites(
+    sequences_by_site: Mapping[str, Sequences],
+    n_per_site: int = 4,
+    fraction: float = 0.8,
+    seed: int | np.random.Generator | None = None,
+) -> dict[str, Sequences]:
+    """Resample every site with replacement, `n_per_site` times.
+
+    A pseudo-site has all the patients of its site, with the number of times that each was
+    drawn as weight: nothing is copied, and the distinct patterns are computed once per site.
+
+    Parameters
+    ----------
+    sequences_by_site : dict {site: Sequences}
+    n_per_site : int
+    fraction : float
+        How many patients are drawn, as a share of the site's (of its summed weights, if
+        it has weights; then patients are drawn in proportion to them).
+    seed : int or numpy Generator
+
+    Returns
+    -------
+    dict
+        {"MGB/1": Sequences, "MGB/2": …}
+
+    Examples
+    --------
+    >>> site = Sequences.from_lists([["TNFi", "JAK"]] * 5)
+    >>> {name: float(s.weights.sum()) for name, s in pseudo_sites({"MGB": site}, 2, seed=1).items()}
+    {'MGB/1': 4.0, 'MGB/2': 4.0}
+    """
+    if not isinstance(sequences_by_site, Mapping):
+        raise TypeError(
+            "sequences must come by site, as a dict {site: Sequences}; found "
+            f"{type(sequences_by_site).__name__}."
+        )
+    whole_number(n_per_site, 1, "n_per_site")
+    if not fraction > 0 or not np.isfinite(fraction):
+        raise InputError(f"fraction must be more than 0, found {fraction!r}.")
+    rng = np.random.default_rng(seed)
+    resamples: dict[str, Sequences] = {}
+    for site, sequences in sequences_by_site.items():
+        total = sequences.weights.sum()
+        n_drawn = round(fraction * total)
+        if n_drawn < 1:
+            raise InputError(
+                f"{fraction:g} of the {total:g} patients of {site!r} is less than one; "
+                "choose a larger fraction."
+            )
+        _ = sequences.patterns  # computed here, reused by every reweight
+        for number in range(1, n_per_site + 1):
+            drawn = rng.multinomial(n_drawn, sequences.weights / total)
+            resamples[f"{site}/{number}"] = sequences.reweight(drawn)
+    return resamples
 
 
 # --- inside ----------------------------------------------------------------------------
@@ -189,15 +239,13 @@ def _patients(
 
 
 class Cohort(NamedTuple):
-    """The rules applied to the P patients of a `Records`.
+    """The rules applied to the P patients of a `Records`; days are counted from 1970-01-01.
 
     Parameters
     ----------
     eligible : (P,) bool
-    start : (P,) int32
-        Index date, as days since 1970-01-01.
-    last : (P,) int32
-        Last day of follow-up.
+    start, last : (P,) int32
+        Index date, and last day of follow-up.
     steps : list of Step
         Patients dropped, with their records, by the first rule that they fail.
     issues : list of Issue
@@ -245,14 +293,16 @@ def follow_up_text(settings: dict[str, Any]) -> str:
 
 def choose_cohort(records: Records, rules: Rules) -> Cohort:
     """Apply the rules that choose patients and their follow-up, in order."""
-    first, washout_days = rules.first_on_or_after, rules.washout_days
+    first = rules.first_on_or_after
     start = None if first is None else one_day(first, "first_on_or_after")
-    index, starts = _index_date(records, start, washout_days)
-    follow_up = _follow_up(records, rules.follow_up)
-    last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, rules.data_cut)
+    index, starts = _index_date(records, start, rules.washout_days)
+    kind, last, stated, data_end = _end_of_follow_up(records, rules)
+    n_without_end = int((~stated).sum()) if kind == "patients" else 0
     issues = [Issue("patient without an end of follow-up", n_without_end, "last record taken", "")]
-    died = _deaths(records.patients)
-    if died is None and rules.death == "state":
+    people, died = records.patients, None
+    if people is not None and "death_date" in people:
+        died = to_days(people["death_date"])
+    elif rules.death == "state":
         raise InputError(
             f"{option('death', 'state')} needs dates of death; give "
             f"{option_name('patients')} a table with a column death_date."
@@ -282,7 +332,6 @@ def choose_cohort(records: Records, rules: Rules) -> Cohort:
         eligible &= ~failing
     if rules.death != "state":
         died = None
-    kind = follow_up if isinstance(follow_up, str) else "date"
     return Cohort(eligible, index, last, steps, issues, died, data_end, kind)
 
 
@@ -302,7 +351,10 @@ def _failing(
     elif washout_days is not None:
         fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
     if rules.min_history_days is not None:
-        known_for = index_date - _known_since(records, index_date)
+        since_day = records.first_seen
+        if (periods := records.observation) is not None:
+            since_day = periods.start[periods.holding(np.arange(len(index_date)), index_date)]
+        known_for = index_date - since_day
         fails[f"known for less than {rules.min_history_days} days before"] = (
             known_for < rules.min_history_days
         )
@@ -345,75 +397,45 @@ def _index_date(
     return np.where(has_one, records.date[np.where(has_one, first_new, 0)], first), has_one
 
 
-def _known_since(records: Records, index: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The first record of any kind; the start of the observation period where there are some."""
-    if records.observation is None:
-        return records.first_seen
-    period = records.observation.holding(np.arange(len(index)), index)
-    return records.observation.start[period]
+def _end_of_follow_up(
+    records: Records, rules: Rules
+) -> tuple[str, NDArray[np.int32], NDArray[np.bool_], int | None]:
+    """What ends follow-up, each patient's last day, whether it was stated, the end of all data.
 
-
-def _follow_up(records: Records, follow_up: Any) -> Any:
-    """What ends follow-up: "patients", "observation", "last_record", or a day number.
-
-    By default whatever is known, in this order: observation periods, the patients' table, the
-    last record.
+    By default the first of these that is known: observation periods, the patients' table, the last
+    record. A patient's last record is not a stated end: they may have been followed for longer.
     """
-    in_table = records.patients is not None and "follow_up_end" in records.patients
-    if follow_up is None and records.observation is not None:
-        return "observation"
-    if follow_up is None:
-        return "patients" if in_table else "last_record"
-    if not isinstance(follow_up, str):
-        return one_day(follow_up, "follow_up")
-    if follow_up == "patients" and not in_table:
+    people, periods = records.patients, records.observation
+    known = [] if periods is None else ["observation"]
+    known += ["patients"] if people is not None and "follow_up_end" in people else []
+    kind = rules.follow_up or [*known, "last_record"][0]
+    if kind == "patients" and kind not in known:
         raise InputError(
             f"{option('follow_up', 'patients')} needs a patients' table with the end of "
             f"follow-up; give it as {option('patients')}, or use "
             f"{option('follow_up', 'last_record')}."
         )
-    if follow_up == "observation" and records.observation is None:
+    if kind == "observation" and kind not in known:
         raise InputError(
             f"{option('follow_up', 'observation')} needs observation periods; give them as "
             f"{option('observation')}."
         )
-    return follow_up
-
-
-def _end_of_follow_up(
-    records: Records, follow_up: str | int, data_cut: Any
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], int | None, int]:
-    """The last day of each patient, whether it was stated, the end of all data, and how many lack.
-
-    A patient's last record is not a stated end: the patient may have been followed for longer.
-    """
-    last, stated = records.last_seen, np.ones(len(records.ids), dtype=bool)
-    n_without, data_end = 0, None
-    if isinstance(follow_up, int):
-        data_end = follow_up
-        last = np.full(len(last), data_end, dtype=np.int32)
-    elif follow_up == "patients":
-        assert records.patients is not None
-        end = to_days(records.patients["follow_up_end"])
+    last, stated = records.last_seen, np.full(len(records.ids), kind != "last_record")
+    data_end = None
+    if kind == "patients" and people is not None:
+        end = to_days(people["follow_up_end"])
         stated = end != NO_DATE
-        n_without = int((~stated).sum())
         last = np.where(stated, end, last)
-    elif follow_up == "observation":
-        assert records.observation is not None
-        last = records.observation.end[records.observation.indptr[1:] - 1]
-    else:
-        stated = ~stated
-    if data_cut is not None:
-        cut = one_day(data_cut, "data_cut")
+    elif kind == "observation" and periods is not None:
+        last = periods.end[periods.indptr[1:] - 1]
+    elif kind != "last_record":
+        kind, data_end = "date", one_day(kind, "follow_up")
+        last = np.full(len(last), data_end, dtype=np.int32)
+    if rules.data_cut is not None:
+        cut = one_day(rules.data_cut, "data_cut")
         last = np.minimum(last, np.int32(cut))
         data_end = cut if data_end is None else min(data_end, cut)
-    return last, stated, data_end, n_without
-
-
-def _deaths(people: pd.DataFrame | None) -> NDArray[np.int32] | None:
-    if people is None or "death_date" not in people:
-        return None
-    return to_days(people["death_date"])
+    return str(kind), last, stated, data_end
 
 
 def _after_death(records: Records, died: NDArray[np.int32]) -> Issue:

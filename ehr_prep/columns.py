@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from font.checks import listed, some
 from font.errors import InputError, option, option_name
@@ -74,37 +74,41 @@ _DATES = {role for role in GUESSES if role.endswith("date")} | {"end", "follow_u
 _DATES |= {"observation_start", "observation_end"}
 
 
-def guess_columns(
-    columns: list[Any],
-    named: Mapping[str, Any],
-    needed: tuple[str, ...],
-    name: str,
-    rows: list[list[Any]] | None = None,
-    about: str = "",
-    file: str | None = None,
-) -> dict[str, Any]:
-    """Which column plays which role: as given, else by its name; optional ones may be absent.
+class Header(NamedTuple):
+    """The columns of a table, and what messages about them need.
 
     Parameters
     ----------
-    columns : of the table
-    named : {role: column or None}
-    needed : roles that must have a column; the error names all that have none
-    name : of the table, for messages
-    rows : the first rows of the table, for advice
-    about : the table that the advice is about, "" for the records
-    file : the file that the advice is about, where a table consists of several
+    columns : list
+    name : of the table
+    rows : its first rows
+    about : the table that advice is about, "" for the records
+    file : the file that advice is about, where a table consists of several
+    """
+
+    columns: list[Any]
+    name: str
+    rows: Sequence[list[Any]] = ()
+    about: str = ""
+    file: str | None = None
+
+
+def guess_columns(
+    header: Header, named: Mapping[str, Any], needed: tuple[str, ...]
+) -> dict[str, Any]:
+    """Which column plays which role: as given, else by its name; only `needed` ones must be there.
 
     Examples
     --------
-    >>> guess_columns(["PatNr", "DateOfDeath", "sex"], {"patient": None, "death_date": None}, (),
-    ...               "patients.csv")
+    >>> header = Header(["PatNr", "DateOfDeath", "sex"], "patients.csv")
+    >>> guess_columns(header, {"patient": None, "death_date": None}, ())
     {'patient': 'PatNr', 'death_date': 'DateOfDeath'}
     """
+    columns, name = header.columns, header.name
     absent = {r: c for r, c in named.items() if c is not None and c not in columns}
     if absent:
-        _check_header_first(rows, named, needed, name)
-        raise InputError(_absent_text(absent, columns, name, rows, (about, file)))
+        _check_header_first(header, named, needed)
+        raise InputError(_absent_text(absent, header))
     by_column = {column: role for role, column in named.items() if column is not None}
     for role, column in named.items():
         if column is not None and by_column[column] != role:
@@ -123,10 +127,10 @@ def guess_columns(
             roles[role] = column
     missing = [role for role in needed if role in named and role not in roles]
     if missing:
-        _check_header_first(rows, named, needed, name)
-        _check_not_taken(missing, columns, by_column, name)
+        _check_header_first(header, named, needed)
+        _check_not_taken(missing, by_column, header)
         free = [c for c in columns if c not in taken]
-        raise InputError(_missing_text(missing, columns, free, name, rows, (about, file)))
+        raise InputError(_missing_text(missing, free, header))
     return roles
 
 
@@ -225,52 +229,41 @@ def _without_owner(name: str) -> str:
 # --- advice ------------------------------------------------------------------------------
 
 
-def _absent_text(
-    absent: Mapping[str, Any],
-    columns: list[Any],
-    name: str,
-    rows: list[list[Any]] | None,
-    place: tuple[str, str | None],
-) -> str:
+def _absent_text(absent: Mapping[str, Any], header: Header) -> str:
     """What to say of columns that were named and do not exist."""
-    near = {role: _ranked(role, columns, rows, column) for role, column in absent.items()}
+    near = {role: _ranked(role, header, column) for role, column in absent.items()}
     plural = "s" if len(absent) > 1 else ""
     closest = _closest(near) if len(absent) == 1 else ""
     return (
-        f"{name} has no column{plural} {listed([repr(c) for c in absent.values()])}; it has "
-        f"{some_columns(columns)}; {closest}name {'them' if plural else 'it'} as in "
-        f"{_spelled({role: ranked[0] for role, ranked in near.items()}, place)}."
+        f"{header.name} has no column{plural} {listed([repr(c) for c in absent.values()])}; it has "
+        f"{some_columns(header.columns)}; {closest}name {'them' if plural else 'it'} as in "
+        f"{_spelled({role: ranked[0] for role, ranked in near.items()}, header)}."
     )
 
 
-def _missing_text(
-    missing: list[str],
-    columns: list[Any],
-    free: list[Any],
-    name: str,
-    rows: list[list[Any]] | None,
-    place: tuple[str, str | None],
-) -> str:
+def _missing_text(missing: list[str], free: list[Any], header: Header) -> str:
     """What to say of roles that no column seems to have."""
     whats = listed([f"the {_words(role)}" for role in missing]).replace(" and ", " or ")
-    start = f"no column of {name} looks like {whats}: it has {some_columns(columns)}; "
+    start = (
+        f"no column of {header.name} looks like {whats}: it has {some_columns(header.columns)}; "
+    )
     near: dict[str, list[Any]] = {}
     for role in missing:
         proposed = [ranked[0] for ranked in near.values()]
         left = [c for c in free if c not in proposed]
-        near[role] = [c for c in _ranked(role, columns, rows) if c in left]
+        near[role] = [c for c in _ranked(role, header) if c in left]
         if not near[role]:
             names = listed([repr(GUESSES[role][0]) for role in missing])
             return f"{start}add {'columns' if len(missing) > 1 else 'a column'} {names}."
     likeliest = {role: ranked[0] for role, ranked in near.items()}
-    if place[0] == "drug_names":  # the only table whose columns cannot be named
+    if header.about == "drug_names":  # the only table whose columns cannot be named
         renamed = listed([f"{c!r} to {GUESSES[role][0]}" for role, c in likeliest.items()])
         return f"{start}{_closest(near)}rename {renamed}."
     it, are = ("them", "they are") if len(missing) > 1 else ("it", "it is")
     which = "which" if len(missing) > 1 else "which one"
     return (
         f"{start}{_closest(near)}rename {it}, or say {which} {are}, as in "
-        f"{_spelled(likeliest, place)}."
+        f"{_spelled(likeliest, header)}."
     )
 
 
@@ -278,9 +271,7 @@ def _words(role: str) -> str:
     return role.replace("_", " ")
 
 
-def _ranked(
-    role: str, columns: list[Any], rows: list[list[Any]] | None, wanted: str | None = None
-) -> list[Any]:
+def _ranked(role: str, header: Header, wanted: str | None = None) -> list[Any]:
     """The columns, the one that looks most like a role, or like a name, first."""
     likely = [str(wanted).casefold()] if wanted else GUESSES[role]
 
@@ -288,8 +279,8 @@ def _ranked(
         name = str(column).casefold()
         alike = max(SequenceMatcher(None, name, guess).ratio() for guess in likely)
         inside = any(word in name for guess in likely for word in (guess, guess.split("_")[0]))
-        position = columns.index(column)
-        values = [str(row[position]) for row in rows or [] if position < len(row)]
+        position = header.columns.index(column)
+        values = [str(row[position]) for row in header.rows if position < len(row)]
         values = [value for value in values if value.strip()]
         dates = looks_like_dates(values)
         words = bool(values) and all(sum(c.isalpha() for c in value) > 3 for value in values)
@@ -297,7 +288,7 @@ def _ranked(
         fits += 0.5 * words if role in ("drug", "test", "name") else -0.5 * words
         return alike + 0.2 * inside + fits
 
-    return sorted(columns, key=likeness, reverse=True)
+    return sorted(header.columns, key=likeness, reverse=True)
 
 
 def _closest(near: Mapping[str, list[Any]]) -> str:
@@ -310,43 +301,38 @@ def _closest(near: Mapping[str, list[Any]]) -> str:
     return f"the closest {shown}; "
 
 
-def _check_header_first(
-    rows: list[list[Any]] | None, named: Mapping[str, Any], needed: tuple[str, ...], name: str
-) -> None:
+def _check_header_first(header: Header, named: Mapping[str, Any], needed: tuple[str, ...]) -> None:
     """An error if the header seems to stand further down, below a title."""
-    for row in rows or []:
-        header = [str(field) for field in row]
+    for row in header.rows:
+        fields = [str(field) for field in row]
         if all(
-            named[role] in header if named.get(role) is not None else _matching(role, header)
+            named[role] in fields if named.get(role) is not None else _matching(role, fields)
             for role in needed
         ):
             raise InputError(
-                f"{name} does not begin with its header: a later line ({some(header)}) looks like "
-                "it; delete the lines above it."
+                f"{header.name} does not begin with its header: a later line ({some(fields)}) "
+                "looks like it; delete the lines above it."
             )
 
 
-def _check_not_taken(
-    missing: list[str], columns: list[Any], by_column: Mapping[Any, str], name: str
-) -> None:
+def _check_not_taken(missing: list[str], by_column: Mapping[Any, str], header: Header) -> None:
     """An error if the column of a role was named as another one."""
     for role in missing:
-        for column in _matching(role, columns):
+        for column in _matching(role, header.columns):
             if column in by_column:
                 other = _words(by_column[column])
                 raise InputError(
-                    f"the column {column!r} of {name} is named as the {other}, and no other looks "
-                    f"like the {_words(role)}; name another column as the {other}, or say which "
-                    f"one is the {_words(role)}."
+                    f"the column {column!r} of {header.name} is named as the {other}, and no "
+                    f"other looks like the {_words(role)}; name another column as the {other}, or "
+                    f"say which one is the {_words(role)}."
                 )
 
 
-def _spelled(columns: Mapping[str, Any], place: tuple[str, str | None]) -> str:
+def _spelled(columns: Mapping[str, Any], header: Header) -> str:
     """How the user says which column is what."""
-    about, file = place
     named = {role: str(column) for role, column in columns.items()}
-    if about:
-        return option(f"{about}_columns", named)
-    if file is not None:
-        return option("file_columns", {file: named})
+    if header.about:
+        return option(f"{header.about}_columns", named)
+    if header.file is not None:
+        return option("file_columns", {header.file: named})
     return listed([option(role, column) for role, column in named.items()])

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ehr_prep.files import EXCEL, read_excel
 from ehr_prep.settings import MAPS
-from font.checks import some
+from ehr_prep.values import factorize
+from font.checks import listed, some
 from font.errors import InputError, option
 from font.sniff import read_text
 from mmlca.sequences.checks import check_n_states
-
-if TYPE_CHECKING:
-    from ehr_prep.records import Records
 
 # OMOP concepts and RxCUIs are both plain numbers, so that a number could mean either;
 # concepts are matched only where asked for with `only("omop")`.
@@ -288,39 +288,6 @@ def _with_codes(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def drug_report(records: Records) -> pd.DataFrame:
-    """What became of each drug text: first those that the map does not know.
-
-    Returns
-    -------
-    DataFrame
-        One row per text, the most frequent first: `drug`, `records`, `class`, `ingredient`,
-        `rule` and `matched` as in `DrugMap.classify`, and `did_you_mean`, the name that an
-        unknown text resembles.
-
-    Examples
-    --------
-    >>> import ehr_prep
-    >>> frame = pd.DataFrame({"patient_id": [1, 1], "date": ["2010-01-05", "2010-03-01"],
-    ...                       "drug": ["adalimumab 40 mg", "adalimunab"]})
-    >>> drug_report(ehr_prep.read_records(frame, "ra"))[["drug", "class", "rule", "did_you_mean"]]
-                   drug class   rule did_you_mean
-    0        adalimunab  None   None   adalimumab
-    1  adalimumab 40 mg  TNFi  words         None
-    """
-    drugs = records.drugs
-    # what the map lists as of no interest has a rule and no class
-    table = drugs.assign(known=drugs["class"].notna() | drugs["rule"].notna())
-    table = table.sort_values(
-        ["known", "records"], ascending=[True, False], kind="stable", ignore_index=True
-    )
-    near = [
-        None if known else records.drug_map.nearest(drug)
-        for drug, known in zip(table["drug"], table.pop("known"), strict=True)
-    ]
-    return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
-
-
 def _joined(parts: Iterable[str | None]) -> str | None:
     return " + ".join(dict.fromkeys(part for part in parts if part)) or None
 
@@ -341,6 +308,14 @@ _SALT_NAMES = (
     "tartrate maleate citrate besylate mesylate fumarate succinate propionate"
 )
 _SALTS = frozenset(_SALT_NAMES.split())
+
+TOLERATED = 0.02
+"""Share of records that may be of unknown drugs without a caution."""
+
+OTHER_TEXTS = "other texts"
+"""What stands for texts too rare to be shown, where the table was made to be shown."""
+
+_MAX_LOOKED_UP = 10_000  # texts for which a similar name is searched
 
 
 class Row(NamedTuple):
@@ -479,6 +454,117 @@ def _longest_first(spans: list[tuple[int, int, str, Row]]) -> Match:
 
 def _pairs(text: str) -> set[str]:
     return {text[i : i + 2] for i in range(len(text) - 1)}
+
+
+# --- the drug texts of records -----------------------------------------------------------------
+
+
+class Texts(NamedTuple):
+    """The drug texts of all records.
+
+    Parameters
+    ----------
+    codes : (n,) int32
+        The text of each record, −1 if it has none.
+    table : DataFrame
+        See `Records.drugs`.
+    state_of : (texts + 1,) int8
+        The row of `members` for each text, −1 if the map does not know it, and −1 at the end.
+    members : see `Records`
+    """
+
+    codes: NDArray[np.int32]
+    table: pd.DataFrame
+    state_of: NDArray[np.int8]
+    members: NDArray[np.int8]
+
+
+def look_up(column: pd.Series, known: DrugMap, names: Mapping[str, str] | None = None) -> Texts:
+    """Look up each different text once; `names` says what codes stand for."""
+    raw_codes, texts = factorize(column)
+    if names is not None:
+        texts = pd.Index([names.get(plain(text), text) for text in texts], dtype=object)
+    blank = np.array([not str(text).strip() for text in texts] + [True])
+    codes = np.where(blank[raw_codes], np.int32(-1), raw_codes.astype(np.int32))
+    matches = known.match(texts)
+    table = known.describe(texts, matches)
+    table.insert(1, "records", np.bincount(codes[codes >= 0], minlength=len(texts)))
+    number = {state: i for i, state in enumerate(known.states)}
+    classes = [tuple(number[c] for c in known.classes_of(match)) for match in matches]
+    together = dict.fromkeys([*((i,) for i in number.values()), *(c for c in classes if c)])
+    check_n_states(list(together))
+    code_of = {c: code for code, c in enumerate(together)} | {(): -1}
+    members = np.full((len(together), max(map(len, together))), -1, dtype=np.int8)
+    for code, c in enumerate(together):
+        members[code, : len(c)] = c
+    state_of = np.array([*(code_of[c] for c in classes), -1], dtype=np.int8)
+    return Texts(codes, table[~blank[:-1]], state_of, members)
+
+
+def unmapped_table(
+    texts: pd.DataFrame, patients: NDArray[np.int64], known: DrugMap | None
+) -> pd.DataFrame:
+    """Drug texts that the map does not know, the most frequent first.
+
+    Parameters
+    ----------
+    texts : DataFrame
+        See `Records.drugs`; texts that the map knows as none of its drugs are left out.
+    patients : (texts,)
+        The number of patients with each text, by its row label.
+    known : DrugMap, optional
+        Whose names unknown texts may resemble.
+
+    Returns
+    -------
+    DataFrame
+        `drug`, `records`, `patients` and `did_you_mean`, a known name that the text resembles.
+    """
+    unknown = texts[texts["class"].isna() & texts["rule"].isna()]
+    table = unknown[["drug", "records"]].assign(patients=patients[unknown.index])
+    table = table.sort_values("records", ascending=False, kind="stable", ignore_index=True)
+    near: list[str | None] = [None] * len(table)
+    if known is not None:
+        near[:_MAX_LOOKED_UP] = map(known.nearest, table["drug"].head(_MAX_LOOKED_UP))
+    return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
+
+
+def unmapped_caution(table: pd.DataFrame, lost: float, where: str) -> str | None:
+    """A sentence if many records of the patients studied are of unknown drugs.
+
+    Parameters
+    ----------
+    table : DataFrame
+        See `unmapped_table`; rare texts may be pooled as `OTHER_TEXTS`.
+    lost : float
+        Share of unknown drugs among the records of patients with a known drug.
+    where : str
+        Where the whole list is, and whose records they are, for the sentence.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"drug": ["adalimunab"], "did_you_mean": ["adalimumab"]})
+    >>> print(unmapped_caution(table, 0.05, "unmapped.csv"))
+    5.0 % of the records of patients with a known drug are of drugs that the map does not know, \
+most often adalimunab (adalimumab?): add to the drug map what belongs to a class, and list what \
+does not with the class "-" (unmapped.csv).
+    """
+    if lost <= TOLERATED or not len(table):
+        return None
+    near = table[table["did_you_mean"].notna()].head(2)
+    first = pd.concat([table.head(3), near])
+    first = first[~first["drug"].duplicated() & (first["drug"] != OTHER_TEXTS)]
+    names = [
+        f"{row.drug} ({row.did_you_mean}?)" if isinstance(row.did_you_mean, str) else str(row.drug)
+        for row in first.itertuples()
+    ]
+    often = f", most often {listed(names)}" if names else ""
+    share = f"{100 * lost:.1f} %" if names else f"More than {100 * TOLERATED:g} %"
+    return (
+        f"{share} of the records of patients with a known drug are of drugs that the "
+        f"map does not know{often}: add to the drug map what belongs to a class, and list what "
+        f'does not with the class "-" ({where}).'
+    )
 
 
 RA_DRUGS = drug_map("ra")

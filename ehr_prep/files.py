@@ -1,4 +1,4 @@
-"""Files as they come from a hospital: CSV, Parquet or Excel, packed or not, one or several."""
+"""Tables as they come from a hospital: CSV, Parquet or Excel files, packed or not."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 
+from ehr_prep.columns import Header, check_by_file, columns_of_file, guess_columns, some_columns
+from ehr_prep.values import factorize
 from font.checks import counted, some
-from font.errors import InputError
+from font.errors import InputError, ReportWarning, option, option_name
 from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
 
 Source: TypeAlias = pd.DataFrame | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -25,6 +28,135 @@ _PACKED = (".gz", ".bz2", ".zst")
 ENDINGS = ".csv, .tsv or .txt (also .gz or .zst), .parquet or .xlsx"
 Choose: TypeAlias = Callable[[list[Any], list[list[Any]]], tuple[dict[str, Any], list[Any]]]
 """Given the header and the first rows: the column of each role, and the columns to read."""
+
+
+class Table(NamedTuple):
+    """A table that was read.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    roles : {role: column}
+    n_broken : int
+        Rows of a file with the wrong number of fields.
+    files : list of dict
+        How each file is written: its name, encoding and delimiter, or its sheet.
+    file_roles : {file: {role: column}}
+        The columns of each file, which may be called differently, or be absent. A file has its
+        name, or with its folder where two have the same.
+    """
+
+    frame: pd.DataFrame
+    roles: dict[str, Any]
+    n_broken: int
+    files: list[dict[str, str]]
+    file_roles: dict[str, dict[str, Any]]
+
+
+def read_table(
+    source: Source,
+    named: Mapping[str, Any],
+    needed: tuple[str, ...],
+    *,
+    all_columns: bool = False,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    where: Mapping[str, str] | None = None,
+    about: str = "",
+    file_columns: Mapping[str, Mapping[str, str]] | None = None,
+) -> Table:
+    """Read a DataFrame, a file, or several files as one table.
+
+    Columns with a role come from a file as categoricals, integers with a small dictionary:
+    a file of gigabytes becomes a few bytes per record.
+
+    Parameters
+    ----------
+    named : {role: column or None}
+        Columns that are None are guessed from their names.
+    needed : roles without which the table cannot be used
+    all_columns : bool
+        Read the columns without a role too.
+    encoding, delimiter, where, file_columns
+        See `read_records`. Records must have the columns of `where`; in other tables those that
+        are not there are passed over.
+    about : str
+        The table's name in advice, "" for the records.
+    """
+    name = source_name(source)
+    kept = dict(where or {})
+    paths = [] if isinstance(source, pd.DataFrame) else files_of(source)
+    check_by_file(file_columns or {}, paths, named)
+
+    def choose(
+        columns: list[Any], rows: list[list[Any]], name: str, path: Path | None = None
+    ) -> Any:
+        _check_unique(columns, name)
+        own = named if path is None else columns_of_file(path, named, file_columns or {})
+        file = name if len(paths) > 1 else None
+        roles = guess_columns(Header(columns, name, rows, about, file), own, needed)
+        more = [c for c in kept if c in columns and c not in roles.values()]
+        if not about and (absent := [c for c in kept if c not in columns]):
+            raise InputError(
+                f"{name} has no column {absent[0]!r}, by which {option_name('where')} "
+                f"chooses rows; it has {some_columns(columns)}."
+            )
+        return roles, columns if all_columns else [*roles.values(), *more]
+
+    if isinstance(source, pd.DataFrame):
+        roles, columns = choose(list(source.columns), [], name)
+        table = Table(source if all_columns else source[columns], roles, 0, [], {})
+    else:
+        parts = [
+            load_file(path, lambda c, r, p=path: choose(c, r, p.name, p), encoding, delimiter)  # type: ignore[misc]
+            for path in paths
+        ]
+        for part in parts:
+            _warn_of_encoding(part)
+        files = [part.written for part in parts]
+        unique = len({path.name for path in paths}) == len(paths)
+        names = [path.name if unique else f"{path.parent.name}/{path.name}" for path in paths]
+        own = {name: part.roles for name, part in zip(names, parts, strict=True)}
+        table = Table(*join_files(parts), files, own)
+    return _filtered(table, kept, name, all_columns) if kept else table
+
+
+def _warn_of_encoding(part: Loaded) -> None:
+    """Warn of texts that may be misread, since nothing in a file shows which encoding it has."""
+    if part.doubtful_text is None:
+        return
+    public = f"{part.written['file']} is not UTF-8 and was read as {part.written['encoding']}"
+    warning = ReportWarning(
+        f"{public}, in which it holds {part.doubtful_text!r}; state the encoding, as in "
+        f"{option('encoding', 'latin-1')}.",
+        f"{public}; state its encoding.",
+    )
+    warnings.warn(warning, stacklevel=4)
+
+
+def _filtered(table: Table, where: Mapping[str, str], name: str, everything: bool) -> Table:
+    frame = table.frame
+    present = [column for column in where if column in frame]
+    for column in present:
+        codes, values = factorize(frame[column])
+        wanted = np.array([str(v).strip() == where[column] for v in values] + [False])
+        if not wanted.any():
+            raise InputError(
+                f"{name} has no row with {column} = {where[column]!r}; it has {some(values)}."
+            )
+        frame = frame[wanted[codes]]
+    if not everything:
+        frame = frame[list(table.roles.values())]
+    return table._replace(frame=frame)
+
+
+def _check_unique(columns: list[Any], name: str) -> None:
+    if len(set(columns)) < len(columns):
+        twice = [c for i, c in enumerate(columns) if c in columns[:i]]
+        raise InputError(f"{name} has several columns called {some(twice)}; rename them.")
+
+
+# --- single files -------------------------------------------------------------------------
 
 
 class Loaded(NamedTuple):

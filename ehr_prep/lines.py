@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.build import check_eligible, check_has_supply, choose_cohort
-from ehr_prep.dates import NO_DATE, to_dates, to_days
+from ehr_prep.build import check_eligible, check_has_supply, check_records, choose_cohort
 from ehr_prep.records import Records
 from ehr_prep.settings import Rules
 from ehr_prep.states import MOST_CLASSES, set_name
+from ehr_prep.values import NO_DATE, to_dates, to_days
 from font.checks import whole_number
 from font.errors import InputError
 from font.settings import change
@@ -83,11 +83,7 @@ def patient_lines(records: Records, *, min_era_days: int = 1, **rules: Any) -> p
         if name not in RULES:
             raise TypeError(f"{name} is not an option of patient_lines; known: {', '.join(RULES)}.")
     checked = change(Rules(), rules)
-    if not isinstance(records, Records):
-        raise TypeError(
-            "records must come from read_records or read_omop, found "
-            f"{type(records).__name__}; read them first."
-        )
+    check_records(records)
     whole_number(min_era_days, 1, "min_era_days")
     check_has_supply(records, "patient_lines")
     if len(records.states) > MOST_CLASSES:
@@ -128,7 +124,7 @@ def _lines(
     days: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]],
     rules: tuple[int, int, int],
 ) -> Any:
-    from ehr_prep import _era_kernels
+    from ehr_prep import _kernels
 
     assert records.end is not None
     span = records.indptr[:-1][kept], records.indptr[1:][kept]
@@ -136,5 +132,5 @@ def _lines(
     types = (np.int64, np.int32, np.int32, np.int64, np.int8)
     room: Any = tuple(np.empty(most, dtype=dtype) for dtype in types)
     columns = (records.date, records.end, records.state)
-    n = _era_kernels.find_lines(span, columns, days, records.members, rules, room)
+    n = _kernels.find_lines(span, columns, days, records.members, rules, room)
     return tuple(column[:n] for column in room)

@@ -10,13 +10,22 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.columns import some_columns
-from ehr_prep.dates import NO_DATE, read_dates, to_dates
-from ehr_prep.files import Source, source_name
-from ehr_prep.readers import check_decimal, encode_ids, factorize, read_numbers, read_table
-from ehr_prep.screen import Issue, count_rows
+from ehr_prep.files import Source, read_table, source_name
 from ehr_prep.settings import LabColumns, ObservationColumns, PatientColumns
+from ehr_prep.values import (
+    NO_DATE,
+    Issue,
+    check_decimal,
+    count_rows,
+    encode_ids,
+    factorize,
+    read_dates,
+    read_numbers,
+    to_dates,
+)
 from font.checks import some
 from font.errors import InputError
+from font.settings import change
 from mmlca.sequences.checks import match_ids
 
 # What the columns of a patients' table, of observation periods and of labs may be
@@ -28,24 +37,22 @@ LAB_ROLES = tuple(LabColumns.model_fields)
 def read_patients(
     path_or_frame: Source,
     *,
-    patient: str | None = None,
-    follow_up_end: str | None = None,
-    birth_date: str | None = None,
-    death_date: str | None = None,
     date_format: str | None = None,
     encoding: str | None = None,
     delimiter: str | None = None,
     where: Mapping[str, str] | None = None,
     about: str = "",
+    **columns: str,
 ) -> pd.DataFrame:
     """A patients' table with ids as index; `follow_up_end`, `birth_date`, `death_date` as dates.
 
     All other columns (sex, race, …) stay as they are. The columns are guessed from their
-    names unless given ("DateOfDeath", "dod", "last_seen", …); the dates are optional. Of many
-    dates a few that cannot be read are missing; if more cannot, that is an error. If `death_date`
-    names another column than the one called so, that one becomes `other_death_date`. `encoding`,
-    `delimiter` and `where` are those of `read_records`; `about` is what messages call the options
-    of this table, "patients" where records are read with it.
+    names ("DateOfDeath", "dod", "last_seen", …) unless given, as in `birth_date="Geb"`, see
+    `ehr_prep.settings.PatientColumns`; the dates are optional. Of many dates a few that cannot be
+    read are missing; if more cannot, that is an error. If `death_date` names another column than
+    the one called so, that one becomes `other_death_date`. `encoding`, `delimiter` and `where` are
+    those of `read_records`; `about` is what messages call the options of this table, "patients"
+    where records are read with it.
 
     Examples
     --------
@@ -53,15 +60,9 @@ def read_patients(
     >>> read_patients(frame).loc[1].to_list()
     [Timestamp('1950-02-03 00:00:00'), 'F']
     """
-    named = {
-        "patient": patient,
-        "follow_up_end": follow_up_end,
-        "birth_date": birth_date,
-        "death_date": death_date,
-    }
     table, _ = load_patients(
         path_or_frame,
-        {role: column for role, column in named.items() if column is not None},
+        change(PatientColumns(), columns).model_dump(exclude_none=True),
         date_format=date_format,
         encoding=encoding,
         delimiter=delimiter,
@@ -82,18 +83,9 @@ def load_patients(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The patients' table, and what its columns were taken for; see `read_patients`.
 
-    Parameters
-    ----------
-    named : {role: column}
-        Other roles are guessed.
-    name : str, optional
-        Of the table, for messages; default: that of its file.
-    reading : options of `read_table`
-
-    Returns
-    -------
-    The table; {role: column}, with None for a role that no column has, and under "others" the
-    list of all other columns.
+    Roles that are not named are guessed; `reading` are options of `read_table`. What the columns
+    were taken for is {role: column}, with None for a role that no column has, and under "others"
+    the list of all other columns.
     """
     if isinstance(source, pd.DataFrame) and source.index.name == "id":
         source = source.reset_index()
@@ -113,7 +105,10 @@ def load_patients(
             f"fields, {(row < 0).sum():,} have no id, and {(count > 1).sum():,} ids repeat "
             f"({some(ids[count > 1])}); correct these."
         )
-    taken = describe_columns(columns, list(frame.columns))
+    taken: dict[str, Any] = {
+        role: str(columns[role]) if role in columns else None for role in PATIENT_ROLES
+    }
+    taken["others"] = [str(c) for c in frame.columns if c not in columns.values()]
     table = frame.set_axis(ids[row].rename("id")).drop(columns=columns.pop("patient"))
     dates = {role: table.pop(column) for role, column in columns.items()}
     # a column with the name of a role that another column has
@@ -122,15 +117,6 @@ def load_patients(
     for role in columns:
         table.insert(0, role, to_dates(days[role]))
     return table, taken
-
-
-def describe_columns(roles: Mapping[str, Any], columns: list[Any]) -> dict[str, Any]:
-    """What the columns of a patients' table were taken for; see `load_patients`."""
-    taken: dict[str, Any] = {
-        role: str(roles[role]) if role in roles else None for role in PATIENT_ROLES
-    }
-    used = set(roles.values())
-    return {**taken, "others": [str(column) for column in columns if column not in used]}
 
 
 def patients_text(taken: Mapping[str, Any]) -> list[str]:
@@ -214,8 +200,9 @@ class Observation(NamedTuple):
 def read_observation(
     source: Source,
     ids: pd.Index,
-    date_format: str | None = None,
     columns: Mapping[str, str] | None = None,
+    *,
+    date_format: str | None = None,
     **reading: Any,
 ) -> tuple[Observation, list[Issue]]:
     """The periods of the patients `ids`, and what was unusual: one row per period.
@@ -238,17 +225,10 @@ def read_observation(
     unknown = (start == NO_DATE) | (end == NO_DATE)
     backwards = ~unknown & (end < start)
     shown = frame[roles["observation_start"]]
-    own_ids = own.astype(np.int32)
-    issues = [
-        Issue("observation period with the wrong number of fields", n_broken, "dropped", ""),
-        count_rows(
-            "observation period without a date", unknown, "dropped", own_ids, period_ids, shown
-        ),
-        count_rows(
-            "observation period ends before it starts", backwards, "dropped", own_ids, period_ids,
-            shown,
-        ),
-    ]  # fmt: skip
+    issues = [Issue("observation period with the wrong number of fields", n_broken, "dropped", "")]
+    for what, which in (("without a date", unknown), ("ends before it starts", backwards)):
+        issue = f"observation period {what}"
+        issues.append(count_rows(issue, which, "dropped", own, period_ids, shown))
     usable = (who >= 0) & ~unknown & ~backwards
     return _joined(who[usable], start[usable], end[usable], len(ids)), issues
 
@@ -281,32 +261,28 @@ def _joined(
 def read_labs(
     path_or_frame: Source,
     *,
-    patient: str | None = None,
-    date: str | None = None,
-    value: str | None = None,
-    test: str | None = None,
-    unit: str | None = None,
     date_format: str | None = None,
     encoding: str | None = None,
     delimiter: str | None = None,
     decimal: str | None = None,
     where: Mapping[str, str] | None = None,
     about: str = "",
+    **columns: str,
 ) -> pd.DataFrame:
     """Lab tests from a file, several files or a DataFrame, one row for each.
 
     Parameters
     ----------
     path_or_frame : see `read_records`
-    patient, date, value, test, unit : column names, optional
-        Default: guessed from the names. `test` says which test it was and `unit` in which unit
-        its value is; both may be absent.
     date_format, encoding, delimiter, where
         See `read_records`.
     decimal : "." or ",", optional
         Default: what the values show.
     about : str
         What messages call the options of this table; "labs" where records are read with it.
+    **columns
+        Names of columns, such as `date="Tag"`, see `ehr_prep.settings.LabColumns`. Default: guessed
+        from the names. `test` and `unit` may be absent.
 
     Returns
     -------
@@ -323,7 +299,7 @@ def read_labs(
     """
     check_decimal(decimal)
     name = source_name(path_or_frame)
-    named = {"patient": patient, "date": date, "value": value, "test": test, "unit": unit}
+    named = change(LabColumns(), columns).model_dump()
     frame, roles, *_ = read_table(
         path_or_frame,
         named,
@@ -340,12 +316,12 @@ def read_labs(
     read = np.array([*values, None], dtype=object)  # the last is for rows without a value
     known = np.flatnonzero(np.isfinite(numbers))
     read[known] = numbers[known]
-    columns = {
+    table = {
         "patient_id": frame[roles["patient"]].to_numpy(),
         "date": to_dates(days["date"]),
         "value": read[codes],
     }
     for role in ("test", "unit"):
         if role in roles:
-            columns[role] = frame[roles[role]].to_numpy()
-    return pd.DataFrame(columns)
+            table[role] = frame[roles[role]].to_numpy()
+    return pd.DataFrame(table)

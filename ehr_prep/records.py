@@ -1,32 +1,19 @@
-"""Medication records: read, checked, counted and sorted, ready to become sequences.
-
-One file, because the type, its reader and the order in which the steps are taken belong together;
-each step is a module of its own. Half of it documents the options.
-"""
+"""Medication records: read, checked, counted and sorted, ready to become sequences."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
-from ehr_prep.dates import ISO, day_text, one_day, read_dates
-from ehr_prep.drug_texts import (
-    Texts,
-    look_up,
-    read_coded,
-    read_names,
-    supply_by_text,
-    unmapped_table,
-)
-from ehr_prep.drugs import DrugMap, Drugs, drug_map, plain
-from ehr_prep.files import Source, source_name
+from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up, plain, unmapped_table
+from ehr_prep.files import Source, Table, read_table, source_name
 from ehr_prep.patients import (
     LAB_ROLES,
     OBSERVATION_ROLES,
@@ -37,20 +24,22 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import check_decimal, check_matched, encode_ids, read_table
-from ehr_prep.screen import (
+from ehr_prep.screen import Checked, Checks, Others, Rows, check_rows, nobody_seen
+from ehr_prep.settings import Reading, RecordColumns
+from ehr_prep.values import (
+    ISO,
     Issue,
-    Rows,
+    check_matched,
     count_rows,
+    day_text,
+    encode_ids,
     issue_table,
-    last_days,
-    last_reasons,
-    repeats,
-    sort_records,
-    unusable,
+    one_day,
+    read_dates,
 )
 from font.checks import some
 from font.errors import InputError, option
+from font.settings import change
 from mmlca.sequences.checks import match_ids
 from mmlca.sequences.type import Step, flow_table
 
@@ -172,29 +161,17 @@ def read_records(
     path_or_frame: Source,
     drugs: Drugs | None = None,
     *,
-    patient: str | None = None,
-    date: str | None = None,
-    drug: str | None = None,
-    end: str | None = None,
-    supply: str | None = None,
-    date_format: str | None = None,
-    encoding: str | None = None,
-    delimiter: str | None = None,
-    decimal: str | None = None,
-    earliest: Any = "1901-01-01",
-    latest: Any = None,
-    duplicates: str = "drop",
     patients: Source | None = None,
     labs: Source | None = None,
+    observation: Source | None = None,
+    drug_names: Source | None = None,
     patients_columns: Mapping[str, str] | None = None,
     labs_columns: Mapping[str, str] | None = None,
     observation_columns: Mapping[str, str] | None = None,
     file_columns: Mapping[str, Mapping[str, str]] | None = None,
-    drug_names: Source | None = None,
     where: Mapping[str, str] | None = None,
-    observation: Source | None = None,
-    default_supply: int | Mapping[str, int] | None = None,
-    strict: bool = False,
+    earliest: Any = "1901-01-01",
+    **reading: Any,
 ) -> Records:
     """Read medication records from a file, several files or a DataFrame.
 
@@ -213,48 +190,31 @@ def read_records(
         file lacks is missing in its records, and that is counted in `.issues`.
     drugs : DrugMap, "ra", dict, DataFrame or path of a two-column CSV
         Needed; see `drug_map`.
-    patient, date, drug : column names, optional
-        Default: guessed from the names; `.settings["columns"]` has those that were taken.
-    end, supply : column names, optional
-        The last day covered, or the number of days supplied; guessed likewise.
-    date_format : str, optional
-        Such as "%m/%d/%Y". Default: ISO dates, or what the dates themselves show, see
-        `ehr_prep.dates.read_dates`; `.settings["dates"]` has the format and the reason. A year of
-        two digits is the latest one that is not in the future.
-    encoding, delimiter : str, optional
-        Of all CSV files. Default: what each file shows; text that is not UTF-8 is read as cp1252,
-        with a warning. `.settings["files"]` has what was taken.
-    decimal : "." or ",", optional
-        Of supplies and lab values. Default: what the values show.
-    earliest, latest : dates
-        Default of `latest`: today.
-    duplicates : "drop" or "keep"
-        What to do with a record that has the patient, day, drug and end of another.
     patients : path or DataFrame, optional
         See `read_patients`.
     labs : path or DataFrame, optional
         A patient and a date column: a lab test shows that a patient was still followed.
+    observation : path or DataFrame, optional
+        Observation periods, one or several per patient: a patient, a start and an end column. A
+        record outside them is dropped and counted, the last period ends follow-up, and what
+        lies between two periods is missing.
+    drug_names : path or DataFrame, optional
+        What codes in the drug column stand for: a table of codes and names, such as OMOP's
+        `concept`. The drug column is then `drug_concept_id` if there is one.
     patients_columns, labs_columns, observation_columns : {role: column name}, optional
         Such as {"patient": "PatNr", "birth_date": "Geb"}; see `read_patients` and `read_labs`.
     file_columns : {file: {role: column name}}, optional
         Columns of single files of records, such as {"b.csv": {"patient": "PatNr"}}; a file by its
         name or a pattern such as "2019_*.csv". They override `patient`, `date` and so on.
-    drug_names : path or DataFrame, optional
-        What codes in the drug column stand for: a table of codes and names, such as OMOP's
-        `concept`. The drug column is then `drug_concept_id` if there is one.
     where : {column: value}, optional
         Read only rows with these values, such as {"site": "MGB"} where a file holds several
         sites; also in the patients' table and the labs, if they have these columns.
-    observation : path or DataFrame, optional
-        Observation periods, one or several per patient: a patient, a start and an end column. A
-        record outside them is dropped and counted, the last period ends follow-up, and what
-        lies between two periods is missing.
-    default_supply : int or dict, optional
-        Days that a record covers if it has neither an end nor a supply: one number, or
-        {class or ingredient: days}, where an ingredient goes before its class and what is not
-        named covers one day. The records concerned are counted in `.issues`.
-    strict : bool
-        Make unusual records an error.
+    earliest : date
+        Earlier dates count as mistakes.
+    **reading
+        Any further field of `ehr_prep.settings.Reading`: names of columns (`patient`, `date`,
+        `drug`, `end`, `supply`), `date_format`, `encoding`, `delimiter`, `decimal`, `latest`,
+        `duplicates`, `default_supply` and `strict`.
 
     Examples
     --------
@@ -268,36 +228,31 @@ def read_records(
       unmapped  0 drug texts in 0 records, 0.0 % of the records of these patients (see .unmapped)
       unusual   date after 2020-12-31 (1)
     """
-    if duplicates not in ("drop", "keep"):
-        raise InputError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
-    check_decimal(decimal)
+    given = change(Reading(), reading)
     name, known = source_name(path_or_frame), drug_map(drugs)
-    reading: dict[str, Any] = {"encoding": encoding, "delimiter": delimiter, "where": where}
-    names = None
-    if drug_names is not None:
-        names = read_names(drug_names, encoding=encoding, delimiter=delimiter)
-    span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
-    named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
-    table = read_coded(path_or_frame, named, names, file_columns=file_columns, **reading)
+    written = {"encoding": given.encoding, "delimiter": given.delimiter}
+    names = None if drug_names is None else _read_names(drug_names, **written)
+    further: dict[str, Any] = {**written, "where": where, "date_format": given.date_format}
+    span = one_day(earliest, "earliest"), one_day(given.latest or dt.date.today(), "latest")
+    named = {role: getattr(given, role) for role in RecordColumns.model_fields}
+    table = _read_coded(
+        path_or_frame, named, names, file_columns=file_columns, where=where, **written
+    )
     frame, columns, n_broken, files, file_roles = table
     if not len(frame):
         raise InputError(f"{name} has no records: there is a header, but no row can be read.")
     who, ids, other_type = encode_ids(frame[columns["patient"]])
     texts = look_up(frame[columns["drug"]], known, names)
     dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
-    days, formats = read_dates(dates, date_format, name)
-    people, people_columns, lacking = _people(
-        patients, patients_columns, ids, name, date_format, reading
-    )
+    days, formats = read_dates(dates, given.date_format, name)
+    people, people_columns, lacking = _people(patients, patients_columns, ids, name, further)
     periods, period_issues = None, list[Issue]()
     if observation is not None:
         chosen = named_roles(observation_columns, OBSERVATION_ROLES, "observation")
-        periods, period_issues = read_observation(observation, ids, date_format, chosen, **reading)
-    raw = Raw(frame, columns, who, texts.codes, days)
-    checks = Checks(
-        name, ids, texts, known, span, people, periods, None, default_supply, decimal, duplicates
-    )
-    checked = check_rows(raw, checks)
+        periods, period_issues = read_observation(observation, ids, chosen, **further)
+    checks = Checks(name, ids, texts, known, span, people, periods, None, given)
+    rows = Rows(who, days["date"], texts.codes, None)
+    checked = check_rows(frame, columns, rows, days.get("end"), checks)
     raw_ids = frame[columns["patient"]]
     treated = np.zeros(len(ids) + 1, dtype=bool)
     treated[who[texts.state_of[texts.codes] >= 0]] = True
@@ -305,21 +260,18 @@ def read_records(
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
         Issue("patient not in the patients' table", n_lacking, "kept", ""),
-        *_without_supply(file_roles, columns, default_supply is not None),
+        *_without_supply(file_roles, columns, given.default_supply is not None),
         count_rows("id of another type", other_type, "made text", who, ids, raw_ids),
         *period_issues,
     ]
-    others = _others(Rows(who, days["date"], texts.codes, None), texts, len(ids), span)
+    others = _others(rows, texts, len(ids), span)._replace(
+        records=len(frame) + n_broken, broken=n_broken
+    )
     if labs is not None:
         chosen = named_roles(labs_columns, LAB_ROLES, "labs")
-        tests = _labs(labs, chosen, ids, name, span, date_format, reading)
-        others.widen(tests.who, tests.day)
-    further = {
-        "patients": patients,
-        "labs": labs,
-        "drug_names": drug_names,
-        "observation": observation,
-    }
+        others.widen(*_lab_days(labs, chosen, ids, name, span, **further))
+    tables = {"patients": patients, "labs": labs}
+    tables |= {"drug_names": drug_names, "observation": observation}
     settings = {
         "source": name,
         "files": files,
@@ -328,11 +280,10 @@ def read_records(
         "patients_columns": people_columns,
         "dates": {role: chosen._asdict() for role, chosen in formats.items()},
         "where": dict(where or {}),
-        **{role: None if s is None else source_name(s) for role, s in further.items()},
+        **{role: None if s is None else source_name(s) for role, s in tables.items()},
     }
-    counts = Counts(len(ids), len(frame) + n_broken, n_broken, {})
-    records = make_records(checks, [checked], others, counts, issues, settings)
-    if strict and len(records.issues):
+    records = make_records(checks, [checked], others, issues, settings)
+    if given.strict and len(records.issues):
         found = ", ".join(f"{i.issue} ({i.n:,})" for i in records.issues.itertuples())
         raise InputError(
             f"{name} has unusual records: {found}; correct them, or read without "
@@ -341,167 +292,52 @@ def read_records(
     return records
 
 
-# --- from rows to records: the same for files and databases ------------------------------
+def drug_report(records: Records) -> pd.DataFrame:
+    """What became of each drug text: first those that the map does not know.
 
+    Returns
+    -------
+    DataFrame
+        One row per text, the most frequent first: `drug`, `records`, `class`, `ingredient`,
+        `rule` and `matched` as in `DrugMap.classify`, and `did_you_mean`, the name that an
+        unknown text resembles.
 
-class Raw(NamedTuple):
-    """Records as they were read: all of a file, or those of mapped drugs in a database.
-
-    Parameters
-    ----------
-    frame : DataFrame
-    columns : {role: column}
-    who : (n,) int32
-        Position among the ids, −1 if none.
-    drug : (n,) int32
-        Position among the drug texts, −1 if none.
-    days : {role: (n,) int32}
-        Of the roles "date" and "end".
+    Examples
+    --------
+    >>> import ehr_prep
+    >>> frame = pd.DataFrame({"patient_id": [1, 1], "date": ["2010-01-05", "2010-03-01"],
+    ...                       "drug": ["adalimumab 40 mg", "adalimunab"]})
+    >>> drug_report(ehr_prep.read_records(frame, "ra"))[["drug", "class", "rule", "did_you_mean"]]
+                   drug class   rule did_you_mean
+    0        adalimunab  None   None   adalimumab
+    1  adalimumab 40 mg  TNFi  words         None
     """
-
-    frame: pd.DataFrame
-    columns: Mapping[str, Any]
-    who: NDArray[np.int32]
-    drug: NDArray[np.int32]
-    days: Mapping[str, NDArray[np.int32]]
-
-
-class Checks(NamedTuple):
-    """What records are checked against; `people`, `periods` and `entry` are in the order of `ids`.
-
-    Parameters
-    ----------
-    name : of the table, for messages
-    entry : name and (P,) int32, optional
-        What patients enter by, and on which day.
-    suggest : bool
-        Look for a known name that each unknown text resembles.
-    """
-
-    name: str
-    ids: pd.Index
-    texts: Texts
-    known: DrugMap
-    span: tuple[int, int]
-    people: pd.DataFrame | None = None
-    periods: Observation | None = None
-    entry: tuple[str, NDArray[np.int32]] | None = None
-    default_supply: int | Mapping[str, int] | None = None
-    decimal: str | None = None
-    duplicates: str = "drop"
-    suggest: bool = True
-
-
-class Checked(NamedTuple):
-    """Usable records, sorted and without repetitions, and what was dropped and why.
-
-    Parameters
-    ----------
-    rows : Rows
-    reasons : list of str
-    dropped : (1 + reasons,)
-        Records by reason; 0 are the usable ones, repetitions included.
-    leaves_at : (P,)
-        See `last_reasons`.
-    again : int
-        Repetitions that were dropped.
-    issues : list of Issue
-    """
-
-    rows: Rows
-    reasons: list[str]
-    dropped: NDArray[np.int64]
-    leaves_at: NDArray[np.int8]
-    again: int
-    issues: list[Issue]
-
-
-class Others(NamedTuple):
-    """What records without a class, and lab tests, say about the patients.
-
-    Parameters
-    ----------
-    unmapped : (texts,)
-        Number of patients with each drug text, by its row label, where that has no class.
-    lost : (P,)
-        Each patient's records of drugs that the map does not know.
-    first, last : (P,) int32
-        First and last day with such a record; the last before the first if there is none.
-    """
-
-    unmapped: NDArray[np.int64]
-    lost: NDArray[np.int64]
-    first: NDArray[np.int32]
-    last: NDArray[np.int32]
-
-    def widen(self, who: NDArray[np.integer], day: NDArray[np.int32]) -> None:
-        """Widen each patient's first and last day, in place."""
-        np.minimum.at(self.first, who, day)
-        np.maximum.at(self.last, who, day)
-
-
-class Counts(NamedTuple):
-    """How many patients and records there were, also of those that were not fetched.
-
-    `left_out` has the patients and records of a database that were dropped there, by reason.
-    """
-
-    patients: int
-    records: int
-    broken: int
-    left_out: Mapping[str, tuple[int, int]]
-
-
-def check_rows(raw: Raw, checks: Checks) -> Checked:
-    """Drop what cannot be used, find the last day that each record covers, and sort."""
-    ids, texts, date = checks.ids, checks.texts, raw.days["date"]
-    rows = Rows(raw.who, date, raw.drug, None)
-    observed = None if checks.periods is None else checks.periods.holding(raw.who, date) >= 0
-    reasons, dropped_for = unusable(
-        rows, texts.state_of, checks.span, checks.people, observed, checks.entry
+    drugs = records.drugs
+    # what the map lists as of no interest has a rule and no class
+    table = drugs.assign(known=drugs["class"].notna() | drugs["rule"].notna())
+    table = table.sort_values(
+        ["known", "records"], ascending=[True, False], kind="stable", ignore_index=True
     )
-    written = raw.frame[raw.columns["date"]]
-    issues = [
-        count_rows(reason, dropped_for == number, "dropped", raw.who, ids, written)
-        for number, reason in enumerate(reasons, start=1)
-        if reason.startswith("date")
+    near = [
+        None if known else records.drug_map.nearest(drug)
+        for drug, known in zip(table["drug"], table.pop("known"), strict=True)
     ]
-    kept = dropped_for == 0
-    leaves_at = last_reasons(raw.who, dropped_for, len(ids))
-    lasting = [raw.columns[role] for role in ("end", "supply") if role in raw.columns]
-    covered, end = raw.frame[lasting], raw.days.get("end")
-    if not kept.all():
-        covered, rows = covered[kept], rows.keep(kept)
-        end = None if end is None else end[kept]
-    supplies = supply_by_text(checks.default_supply, texts.table, checks.known)
-    last, unusual = last_days(
-        covered, dict(raw.columns), rows, ids, end, supplies, checks.decimal, checks.name
-    )
-    rows = sort_records(rows._replace(last=last)) if len(rows.who) else rows._replace(last=last)
-    again = repeats(rows)
-    drop = checks.duplicates == "drop"
-    done = "dropped" if drop else "kept"
-    issues += [
-        *unusual,
-        count_rows("repeats another record", again, done, rows.who, ids, rows.day),
-    ]
-    if drop and again.any():
-        rows = rows.keep(~again)
-    dropped = np.bincount(dropped_for, minlength=len(reasons) + 1)
-    return Checked(rows, reasons, dropped, leaves_at, int(again.sum()) if drop else 0, issues)
+    return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
+
+
+# --- from checked rows to records: the same for files and databases ----------------------
 
 
 def make_records(
     checks: Checks,
     parts: Sequence[Checked],
     others: Others,
-    counts: Counts,
     issues: list[Issue],
     settings: Mapping[str, Any],
 ) -> Records:
     """The records of all parts, each of which has patients of its own, in the order of `ids`."""
     ids, texts, known = checks.ids, checks.texts, checks.known
-    steps, n_usable = _steps(checks, parts, counts)
+    steps, n_usable = _steps(checks, parts, others)
     n_each = np.zeros(len(ids), dtype=np.int64)
     for part in parts:
         n_each += np.bincount(part.rows.who, minlength=len(ids))
@@ -512,7 +348,7 @@ def make_records(
     ends = [part.rows.last for part in parts if part.rows.last is not None]
     unmapped = unmapped_table(texts.table, others.unmapped, known if checks.suggest else None)
     n_lost = int(others.lost[present].sum())
-    default = checks.default_supply
+    default = checks.reading.default_supply
     return Records(
         ids=ids[present],
         indptr=indptr,
@@ -527,14 +363,14 @@ def make_records(
         drug_map=known,
         drugs=texts.table,
         unmapped=unmapped,
-        flow=flow_table(counts.patients, counts.records, steps),
+        flow=flow_table(others.patients, others.records, steps),
         issues=issue_table([*issues, *(issue for part in parts for issue in part.issues)]),
         settings={
             **settings,
             "drugs": known.ingredients,
             "earliest": day_text(checks.span[0]),
             "latest": day_text(checks.span[1]),
-            "duplicates": checks.duplicates,
+            "duplicates": checks.reading.duplicates or "drop",
             "default_supply": dict(default) if isinstance(default, Mapping) else default,
             "unmapped": {
                 "texts": len(unmapped),
@@ -547,21 +383,21 @@ def make_records(
     )
 
 
-def _steps(checks: Checks, parts: Sequence[Checked], counts: Counts) -> tuple[list[Step], int]:
+def _steps(checks: Checks, parts: Sequence[Checked], others: Others) -> tuple[list[Step], int]:
     """What was dropped, by reason, and how many records are usable, repetitions included."""
     reasons = parts[0].reasons
     dropped = np.sum([part.dropped for part in parts], axis=0)
     leaves_at = np.maximum.reduce([part.leaves_at for part in parts])
     left = np.bincount(leaves_at, minlength=len(reasons) + 1)
-    steps = [Step("usable", "wrong number of fields", 0, counts.broken)]
+    steps = [Step("usable", "wrong number of fields", 0, others.broken)]
     for number, reason in enumerate(reasons, start=1):
-        patients, records = counts.left_out.get(reason, (0, 0))
+        patients, records = others.left_out.get(reason, (0, 0))
         steps.append(
             Step("usable", reason, int(left[number]) + patients, int(dropped[number]) + records)
         )
     if not dropped[0]:
-        raise InputError(_nothing_left(checks.name, counts.records, steps, checks.texts.table))
-    if checks.duplicates == "drop":
+        raise InputError(_nothing_left(checks.name, others.records, steps, checks.texts.table))
+    if checks.reading.duplicates != "keep":
         again = sum(part.again for part in parts)
         steps.append(Step("usable", "repeats another record", 0, again))
     return steps, int(dropped[0])
@@ -570,21 +406,52 @@ def _steps(checks: Checks, parts: Sequence[Checked], counts: Counts) -> tuple[li
 # --- inside ----------------------------------------------------------------------------
 
 
+def _read_names(source: Source, **reading: Any) -> dict[str, str]:
+    """What codes stand for, from a table such as OMOP's `concept`.
+
+    The table has a column of codes (`concept_id` or `code`) and one of names (`concept_name` or
+    `name`).
+
+    Examples
+    --------
+    >>> _read_names(pd.DataFrame({"concept_id": [1503297], "concept_name": ["metformin"]}))
+    {'1503297': 'metformin'}
+    """
+    frame, roles, *_ = read_table(
+        source, {"code": None, "name": None}, ("code", "name"), about="drug_names", **reading
+    )
+    pairs = frame[[roles["code"], roles["name"]]].dropna().astype(object).to_numpy().tolist()
+    return {plain(code): str(name) for code, name in pairs}
+
+
+def _read_coded(
+    source: Source,
+    named: dict[str, str | None],
+    names: Mapping[str, str] | None,
+    **reading: Any,
+) -> Table:
+    """The table of records; with names of codes the drug column is one of codes."""
+    needed = ("patient", "date", "drug")
+    if names is not None and named["drug"] is None:
+        try:
+            return read_table(source, {**named, "drug": "drug_concept_id"}, needed, **reading)
+        except ValueError:
+            pass  # the codes are in another column, or the error is raised below
+    return read_table(source, named, needed, **reading)
+
+
 def _people(
     source: Source | None,
     named: Mapping[str, str] | None,
     ids: pd.Index,
     name: str,
-    date_format: str | None,
     reading: Mapping[str, Any],
 ) -> tuple[pd.DataFrame | None, dict[str, Any], NDArray[np.bool_]]:
     """The patients' table in the order of the ids, its columns, and which ids it lacks."""
     if source is None:
         return None, {}, np.zeros(len(ids), dtype=bool)
     roles = named_roles(named, PATIENT_ROLES, "patients")
-    people, columns = load_patients(
-        source, roles, date_format=date_format, about="patients", **reading
-    )
+    people, columns = load_patients(source, roles, about="patients", **reading)
     aligned, absent = align_patients(people, ids)
     other = _other_name(name, source, "the patients' table")
     check_matched(ids, people.index, ~absent, (name, other))
@@ -629,16 +496,17 @@ def _written(file: Mapping[str, str]) -> str:
     return f"{name} ({', '.join(others)})" if others else name
 
 
-def _labs(
+def _lab_days(
     labs: Source,
     chosen: Mapping[str, str],
     ids: pd.Index,
     name: str,
     span: tuple[int, int],
+    *,
     date_format: str | None,
-    reading: Mapping[str, Any],
-) -> Rows:
-    """Usable lab tests of patients who have records: they show that someone was followed."""
+    **reading: Any,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Lab tests of patients who have records, and their days: they show who was followed."""
     named = {role: chosen.get(role) for role in ("patient", "date")}
     frame, columns, *_ = read_table(labs, named, ("patient", "date"), about="labs", **reading)
     who, lab_ids, _ = encode_ids(frame[columns["patient"]])
@@ -648,8 +516,8 @@ def _labs(
     who = np.append(position, -1).astype(np.int32)[who]
     days, _ = read_dates({"date": frame[columns["date"]]}, date_format, source_name(labs))
     day = days["date"]
-    tests = Rows(who, day, np.zeros_like(who), None)
-    return tests.keep((who >= 0) & (day >= span[0]) & (day <= span[1]))
+    usable = (who >= 0) & (day >= span[0]) & (day <= span[1])
+    return who[usable], day[usable]
 
 
 def _others(rows: Rows, texts: Texts, n_patients: int, span: tuple[int, int]) -> Others:
@@ -662,16 +530,10 @@ def _others(rows: Rows, texts: Texts, n_patients: int, span: tuple[int, int]) ->
     is_unknown[table.index[table["class"].isna() & table["rule"].isna()]] = True
     lost = np.bincount(rows.who[is_unknown[rows.drug]], minlength=n_patients)
     unmapped = np.bincount(pairs // n_patients, minlength=n_texts)
-    others = Others(unmapped, lost, *nobody_seen(n_patients))
+    others = Others(n_patients, 0, 0, {}, unmapped, lost, *nobody_seen(n_patients))
     dated = rows.keep((rows.day >= span[0]) & (rows.day <= span[1]))
     others.widen(dated.who, dated.day)
     return others
-
-
-def nobody_seen(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """First and last days of patients of whom nothing is known yet."""
-    most = np.iinfo(np.int32).max
-    return np.full(n, most, dtype=np.int32), np.full(n, -most, dtype=np.int32)
 
 
 def _nothing_left(name: str, n_records: int, steps: list[Step], drug_table: pd.DataFrame) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.dates import NO_DATE, day_text, to_days
-from ehr_prep.readers import factorize, read_numbers
+from ehr_prep.drugs import DrugMap, Texts
+from ehr_prep.patients import Observation
+from ehr_prep.settings import Reading
+from ehr_prep.values import NO_DATE, Issue, count_rows, day_text, factorize, read_numbers, to_days
 from font.checks import some
+from font.errors import InputError, option_name
 
 MAX_DAYS = 730
 """One record cannot cover more days than this: a longer supply or a later end is a mistake."""
@@ -41,84 +45,153 @@ class Rows(NamedTuple):
         return type(self)(self.who[which], self.day[which], self.drug[which], last)
 
 
-class Issue(NamedTuple):
-    """Something unusual: how often, what was done about it, and up to five examples."""
+class Checks(NamedTuple):
+    """What records are checked against; `people`, `periods` and `entry` are in the order of `ids`.
 
-    issue: str
-    n: int
-    action: str
-    examples: str
+    Parameters
+    ----------
+    name : of the table, for messages
+    entry : name and (P,) int32, optional
+        What patients enter by, and on which day.
+    suggest : bool
+        Look for a known name that each unknown text resembles.
+    """
 
-
-def count_rows(
-    issue: str,
-    which: NDArray[np.bool_] | None,
-    action: str,
-    who: NDArray[np.int32],
-    ids: pd.Index,
-    shown: pd.Series | NDArray[np.int32],
-) -> Issue:
-    """Count the rows, and show patient and value of the first five; day numbers as dates."""
-    rows = np.arange(0) if which is None else np.flatnonzero(which)
-    examples = []
-    for row in rows[:5]:
-        name = ids[who[row]] if who[row] >= 0 else "no id"
-        value = some([shown.iat[row]]) if isinstance(shown, pd.Series) else day_text(shown[row])
-        examples.append(f"{name}: {value}")
-    return Issue(issue, len(rows), action, "; ".join(examples))
+    name: str
+    ids: pd.Index
+    texts: Texts
+    known: DrugMap
+    span: tuple[int, int]
+    people: pd.DataFrame | None = None
+    periods: Observation | None = None
+    entry: tuple[str, NDArray[np.int32]] | None = None
+    reading: Reading = Reading()
+    suggest: bool = True
 
 
-def issue_table(issues: list[Issue]) -> pd.DataFrame:
-    """The issues that there are; those that several parts of the records have are added up."""
-    joined: dict[str, Issue] = {}
-    for issue in issues:
-        if (before := joined.get(issue.issue)) is not None:
-            examples = "; ".join(part for part in (before.examples, issue.examples) if part)
-            first = "; ".join(examples.split("; ")[:5])
-            issue = before._replace(n=before.n + issue.n, examples=first)
-        if issue.n:
-            joined[issue.issue] = issue
-    return pd.DataFrame(list(joined.values()), columns=list(Issue._fields))
+class Checked(NamedTuple):
+    """Usable records, sorted and without repetitions, and what was dropped and why.
+
+    Parameters
+    ----------
+    rows : Rows
+    reasons : list of str
+    dropped : (1 + reasons,)
+        Records by reason; 0 are the usable ones, repetitions included.
+    leaves_at : (P,)
+        See `last_reasons`.
+    again : int
+        Repetitions that were dropped.
+    issues : list of Issue
+    """
+
+    rows: Rows
+    reasons: list[str]
+    dropped: NDArray[np.int64]
+    leaves_at: NDArray[np.int8]
+    again: int
+    issues: list[Issue]
+
+
+class Others(NamedTuple):
+    """What is known besides the records that were read, or fetched, and can be used.
+
+    Parameters
+    ----------
+    patients, records, broken : int
+        How many there were, and rows with the wrong number of fields.
+    left_out : {reason: (patients, records)}
+        Those of a database that were dropped there.
+    unmapped : (texts,)
+        Number of patients with each drug text, by its row label, where that has no class.
+    lost : (P,)
+        Each patient's records of drugs that the map does not know.
+    first, last : (P,) int32
+        First and last day with such a record, or a lab test; the last before the first if there
+        is none.
+    """
+
+    patients: int
+    records: int
+    broken: int
+    left_out: Mapping[str, tuple[int, int]]
+    unmapped: NDArray[np.int64]
+    lost: NDArray[np.int64]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+
+    def widen(self, who: NDArray[np.integer], day: NDArray[np.int32]) -> None:
+        """Widen each patient's first and last day, in place."""
+        np.minimum.at(self.first, who, day)
+        np.maximum.at(self.last, who, day)
+
+
+def check_rows(
+    frame: pd.DataFrame,
+    columns: Mapping[str, Any],
+    rows: Rows,
+    end: NDArray[np.int32] | None,
+    checks: Checks,
+) -> Checked:
+    """Drop what cannot be used, find the last day that each record covers, and sort.
+
+    `frame` holds the records as they were read: all of a file, or those of mapped drugs in a
+    database; `rows` are the same as numbers, without last days, and `end` their end dates.
+    """
+    ids = checks.ids
+    reasons, dropped_for = unusable(rows, checks)
+    written = frame[columns["date"]]
+    issues = [
+        count_rows(reason, dropped_for == number, "dropped", rows.who, ids, written)
+        for number, reason in enumerate(reasons, start=1)
+        if reason.startswith("date")
+    ]
+    kept = dropped_for == 0
+    leaves_at = last_reasons(rows.who, dropped_for, len(ids))
+    covered = frame[[columns[role] for role in ("end", "supply") if role in columns]]
+    if not kept.all():
+        covered, rows = covered[kept], rows.keep(kept)
+        end = None if end is None else end[kept]
+    last, unusual = last_days(covered, columns, rows, end, checks)
+    rows = sort_records(rows._replace(last=last)) if len(rows.who) else rows._replace(last=last)
+    again = repeats(rows)
+    drop = checks.reading.duplicates != "keep"
+    done = "dropped" if drop else "kept"
+    issues += [
+        *unusual,
+        count_rows("repeats another record", again, done, rows.who, ids, rows.day),
+    ]
+    if drop and again.any():
+        rows = rows.keep(~again)
+    dropped = np.bincount(dropped_for, minlength=len(reasons) + 1)
+    return Checked(rows, reasons, dropped, leaves_at, int(again.sum()) if drop else 0, issues)
+
+
+def nobody_seen(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """First and last days of patients of whom nothing is known yet."""
+    most = np.iinfo(np.int32).max
+    return np.full(n, most, dtype=np.int32), np.full(n, -most, dtype=np.int32)
 
 
 NO_ID, NO_DRUG, NOT_MAPPED = "no patient id", "no drug", "drug not in the map"
 
 
-def unusable(
-    rows: Rows,
-    state_of: NDArray[np.int8],
-    span: tuple[int, int],
-    people: pd.DataFrame | None,
-    observed: NDArray[np.bool_] | None = None,
-    entry: tuple[str, NDArray[np.int32]] | None = None,
-) -> tuple[list[str], NDArray[np.int8]]:
-    """The reasons in order, and the first that applies to each record.
-
-    Parameters
-    ----------
-    state_of : (texts + 1,)
-        Negative for drugs without a class.
-    span : first and last day that count
-    people : DataFrame, optional
-        With `birth_date`, by the positions of `rows.who`.
-    observed : (n,), optional
-        Whether a record lies in an observation period.
-    entry : name and (patients,), optional
-        What patients enter by, and on which day; `NO_DATE` for those who do not.
-    """
-    day = rows.day
-    tests = {NO_ID: rows.who < 0, NO_DRUG: rows.drug < 0, NOT_MAPPED: state_of[rows.drug] < 0}
+def unusable(rows: Rows, checks: Checks) -> tuple[list[str], NDArray[np.int8]]:
+    """The reasons in order, and the first that applies to each record: 0 for none, or from 1."""
+    day, (first, last), people, entry = rows.day, checks.span, checks.people, checks.entry
+    not_mapped = checks.texts.state_of[rows.drug] < 0
+    tests = {NO_ID: rows.who < 0, NO_DRUG: rows.drug < 0, NOT_MAPPED: not_mapped}
     if entry is not None:
         name, entered = entry[0], np.append(entry[1], np.int32(NO_DATE))[rows.who]
         tests[f"patient without {name}"] = entered == NO_DATE
     tests["date missing or unreadable"] = day == NO_DATE
-    tests[f"date before {day_text(span[0])}"] = day < span[0]
-    tests[f"date after {day_text(span[1])}"] = day > span[1]
+    tests[f"date before {day_text(first)}"] = day < first
+    tests[f"date after {day_text(last)}"] = day > last
     if people is not None and "birth_date" in people:
         birth = np.append(to_days(people["birth_date"]), np.int32(NO_DATE))
         tests["date before birth"] = day < birth[rows.who]
-    if observed is not None:
-        tests["outside the observation periods"] = ~observed
+    if checks.periods is not None:
+        tests["outside the observation periods"] = checks.periods.holding(rows.who, day) < 0
     if entry is not None:
         tests[f"before {name}"] = day < entered
     dropped_for = np.zeros(len(day), dtype=np.int8)
@@ -133,17 +206,8 @@ def last_reasons(
 ) -> NDArray[np.int8]:
     """Why each patient leaves: with their last record, the latest of the reasons that took one.
 
-    Parameters
-    ----------
-    patient : (n,)
-        The patient of each record, −1 if it names none.
-    dropped_for : (n,)
-        0 for a record that is kept, else 1 + the position of its reason.
-
-    Returns
-    -------
-    (n_patients,)
-        0 for patients with a record that is kept, and for those without any record.
+    It is 0 for patients with a record that is kept, and for those without any record. `patient` is
+    −1 for a record that names none.
     """
     dropped = np.flatnonzero(dropped_for)
     stays = np.zeros(n_patients, dtype=bool)
@@ -157,23 +221,13 @@ def last_reasons(
 
 def last_days(
     frame: pd.DataFrame,
-    columns: dict[str, Any],
+    columns: Mapping[str, Any],
     rows: Rows,
-    ids: pd.Index,
     end: NDArray[np.int32] | None,
-    default: NDArray[np.int32] | None = None,
-    decimal: str | None = None,
-    name: str = "the table",
+    checks: Checks,
 ) -> tuple[NDArray[np.int32] | None, list[Issue]]:
-    """The last day each record covers: its end, else by its supply, else by the default.
-
-    Parameters
-    ----------
-    end : (n,), optional
-        End dates, `NO_DATE` where there is none.
-    default : (texts,), optional
-        Days that a record of each drug text covers if it does not say; without it, one day.
-    """
+    """The last day each record covers: its end, else by its supply, else by the default."""
+    ids, default = checks.ids, supply_by_text(checks)
     if end is None and "supply" not in columns and default is None:
         return None, []
     who, day = rows.who, rows.day
@@ -182,7 +236,7 @@ def last_days(
     if "supply" in columns:
         raw = frame[columns["supply"]]
         codes, values = factorize(raw)
-        number = read_numbers(values, decimal, name)
+        number = read_numbers(values, checks.reading.decimal, checks.name)
         days = np.append(number, 1.0)[codes]
         impossible = ~((days >= 1) & (days <= MAX_DAYS))
         issues.append(count_rows("impossible supply", impossible, "supply ignored", who, ids, raw))
@@ -209,6 +263,33 @@ def last_days(
             count_rows("no end or supply", silent, f"default of {span} days", who, ids, day)
         )
     return last, issues
+
+
+def supply_by_text(checks: Checks) -> NDArray[np.int32] | None:
+    """The days that a record of each drug text covers by default; None without a default."""
+    default, known, texts = checks.reading.default_supply, checks.known, checks.texts.table
+    if default is None:
+        return None
+    called = option_name("default_supply")
+    most = max(default.values()) if isinstance(default, dict) else default
+    if most > MAX_DAYS:
+        raise InputError(f"{called} is {most:,} days; one record covers at most {MAX_DAYS}.")
+    days = np.ones(int(texts.index.max()) + 1 if len(texts) else 1, dtype=np.int32)
+    if not isinstance(default, Mapping):
+        days[:] = default
+        return days
+    ingredients = {name for names in known.ingredients.values() for name in names}
+    unknown = [name for name in default if name not in ingredients and name not in known.states]
+    if unknown:
+        raise InputError(
+            f"{called} names {some(unknown)}, which are neither classes nor ingredients of "
+            f"the drug map; its classes are {some(known.states)}."
+        )
+    columns = (texts[name] for name in ("ingredient", "matched", "class"))
+    for number, *described in zip(texts.index, *columns, strict=True):
+        parts = [part for text in described if isinstance(text, str) for part in text.split(" + ")]
+        days[number] = next((default[part] for part in parts if part in default), 1)
+    return days
 
 
 def sort_records(rows: Rows) -> Rows:

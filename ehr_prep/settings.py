@@ -44,11 +44,16 @@ def _as_texts(value: Any) -> Any:
 
 
 def _as_supplies(value: Any) -> Any:
-    """Days of supply from a command line: one number for all drugs, or one for each named.
+    """Days of supply: one number for all drugs, or one for each named, also as a command has them.
 
     >>> _as_supplies(["30"]), _as_supplies(["metformin=90", "insulin=30"])
     (30, {'metformin': 90, 'insulin': 30})
     """
+    for drug, days in value.items() if isinstance(value, dict) else ():
+        if not isinstance(days, int) or days < 1:
+            raise InputError(
+                f"should be a whole number of days, at least 1, for {drug!r}; found {days!r}"
+            )
     if not isinstance(value, tuple | list):
         return value
     named = {}
@@ -124,7 +129,20 @@ class ObservationColumns(Settings):
 
 
 class Reading(RecordColumns):
-    """How files are read; what is not given is detected in each file."""
+    """How records are read; what is not given is detected in each file.
+
+    *Dates.* Without a format they are ISO dates, or what the dates themselves show, see
+    `ehr_prep.values.read_dates`. A year of two digits is the latest one that is not in the future.
+
+    *Text files.* Text that is not UTF-8 is read as cp1252, with a warning, unless the encoding is
+    given.
+
+    *Repetitions* are records that have the patient, day, drug and end of another.
+
+    *Default supply.* A record with neither an end nor a supply covers so many days: one number, or
+    {class or ingredient: days}, where an ingredient goes before its class and what is not named
+    covers one day. The records concerned are counted in `.issues`.
+    """
 
     drugs: Text | None = setting(
         None,

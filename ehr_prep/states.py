@@ -1,33 +1,65 @@
-"""From counts per patient, window and class (`ehr_prep.windows`) to the state of every window.
+"""From records to the state of every window of every patient.
 
-The class of each window and ties, combinations, windows without a record (carried forward, off
-treatment or missing), gaps in observation and death.
+What counts in a window, and for how much, is found by compiled loops (`ehr_prep._kernels`):
+
+- Only records with `edges[p, 0] <= date <= last[p]` and `date < edges[p, W]` count, where `edges`
+  and `last` are those of the `Frame`; the others are counted in `Assigned.dropped`, each once, in
+  the order: after the end of follow-up, after the last window, before the index date.
+- A record of a fixed combination counts for each of its classes.
+- By days, a record covers date … end; days of one class that two records cover count once; a
+  cover is cut at the window in which follow-up ends (at its end, not at the day itself).
+- For combinations the covers of a class that are at most `gap_days` uncovered days apart are one
+  *era*, the days between included.
+- Classes are numbered in the order of their names (`name_order`), not in that of the drug map:
+  the order of the drug map decides the order of the states and the names of combinations, never
+  the state of a window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ehr_prep.dates import NO_DATE
+from ehr_prep.records import Records
 from ehr_prep.settings import DEAD, OTHER, Rules
-from ehr_prep.windows import Frame, Reduction, name_order
+from ehr_prep.values import NO_DATE
 from font.checks import some
 from font.errors import InputError, option, option_name
 from mmlca.sequences.checks import check_n_states
 
 _MOST_SETS = 2**14
-_TIES = ("first", "latest", "previous")  # as the kernel numbers them
-
 
 MOST_CLASSES = 62
-"""Classes that a `Sets.classes` can hold: one bit each of an int64, without its last two."""
+"""Classes that can be combined: a set is one bit each of an int64, without its last two."""
 
 
-class Finished(NamedTuple):
+class Frame(NamedTuple):
+    """The windows of n patients; days are counted from 1970-01-01.
+
+    Parameters
+    ----------
+    edges : (n, W + 1) int32
+        First day of each window, and the day after the last.
+    last : (n,) int32
+        Last day of follow-up.
+    observed : (n, W) bool, optional
+        Whether at least half of a window's followed-up days were observed; None: all were.
+    died : (n,) int32, optional
+        Day of death or `NO_DATE`, where death is a state; None: it is not.
+    data_end : int, optional
+        Last day on which anything, death included, is known; needed with `died`.
+    """
+
+    edges: NDArray[np.int32]
+    last: NDArray[np.int32]
+    observed: NDArray[np.bool_] | None
+    died: NDArray[np.int32] | None
+    data_end: int | None
+
+
+class Assigned(NamedTuple):
     """Every patient's states, and what happened on the way.
 
     Parameters
@@ -47,7 +79,9 @@ class Finished(NamedTuple):
     combinations : dict
         {name: windows} of every combination that was taken, the most frequent first.
     n_records : (n,) int64
-    dropped : as in `Reduction`, summed
+        Records of each patient that fall into a window.
+    dropped : (before the index date, after the end of follow-up, after the last window)
+        Records that do not.
     """
 
     codes: NDArray[np.int8]
@@ -56,43 +90,95 @@ class Finished(NamedTuple):
     windows: dict[str, int]
     combinations: dict[str, int]
     n_records: NDArray[np.int64]
-    dropped: tuple[int, int, int]
+    dropped: list[int]
 
 
-def finish(
-    parts: Iterable[Reduction], frame: Frame, classes: tuple[str, ...], rules: Rules
-) -> Finished:
-    """The state of every window, from what the reduction counted in it.
+def window_edges(
+    index: NDArray[np.int32], max_windows: int, months: int = 3, days: float | None = None
+) -> NDArray[np.int32]:
+    """First day of each window, and the day after the last one: (n, max_windows + 1).
 
-    `parts` are taken one after the other and not kept, so that they may be made as they are
-    needed. Together they hold each patient of the frame once. `classes` are those of the drug
-    map, in its order.
+    Examples
+    --------
+    >>> index = np.array(["2010-01-31"], dtype="datetime64[D]").astype(np.int32)
+    >>> window_edges(index, 2).astype("datetime64[D]").astype(str).tolist()
+    [['2010-01-31', '2010-04-30', '2010-07-31']]
     """
+    edges = np.empty((len(index), max_windows + 1), dtype=np.int32)
+    if days is not None:
+        edges[:] = index[:, None] + np.ceil(np.arange(max_windows + 1) * days).astype(np.int32)
+        return edges
+    month = index.astype("datetime64[D]").astype("datetime64[M]")
+    day_of_month = index - month.astype("datetime64[D]").astype(np.int32)
+    for window in range(max_windows + 1):
+        begins = month + np.timedelta64(window * months, "M")
+        first = begins.astype("datetime64[D]").astype(np.int32)
+        next_first = (begins + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int32)
+        edges[:, window] = first + np.minimum(day_of_month, next_first - first - 1)
+    return edges
+
+
+def name_order(classes: tuple[str, ...]) -> NDArray[np.int8]:
+    """The position of each class in the order of the names.
+
+    >>> name_order(("TNFi", "JAK", "anti-CD20")).tolist()
+    [2, 1, 0]
+    """
+    order = sorted(range(len(classes)), key=lambda i: (classes[i].casefold(), classes[i]))
+    return np.argsort(order).astype(np.int8)
+
+
+def assign_states(
+    records: Records, kept: NDArray[np.bool_], frame: Frame, rules: Rules
+) -> Assigned:
+    """The state of every window in the frame of the patients `kept`."""
+    from ehr_prep import _kernels
+
     n, n_windows = len(frame.edges), frame.edges.shape[1] - 1
+    end = records.date if records.end is None else records.end
+    observed = frame.observed
     codes = np.full((n, n_windows), -1, dtype=np.int16)
+    sets = np.empty(_MOST_SETS, dtype=np.int64) if rules.combine else None
+    n_records, dropped, counted = (np.zeros(m, dtype=np.int64) for m in (n, 3, 6))
+    n_sets = _kernels.assign_states(
+        (records.indptr[:-1][kept], records.indptr[1:][kept]),
+        (records.date, end, records.state),
+        (frame.edges, frame.last, np.ones((1, n_windows), bool) if observed is None else observed),
+        np.append(name_order(records.states), np.int8(-1))[records.members],
+        _kernels.Choice.of(rules, n_windows),
+        codes,
+        sets,
+        n_records,
+        dropped,
+        counted,
+    )
+    if n_sets > _MOST_SETS:
+        raise InputError(
+            f"more than {_MOST_SETS:,} different combinations of classes were taken together; map "
+            f"drugs to fewer classes, or raise {option('combination_days')}."
+        )
     lengths = (frame.edges[:, :-1] <= frame.last[:, None]).sum(axis=1)
-    n_records = np.zeros(n, dtype=np.int64)
-    dropped = np.zeros(3, dtype=np.int64)
-    keys: list[int] = []
-    counts = np.zeros(6, dtype=np.int64)
-    for part in parts:
-        rows = slice(part.start, part.stop)
-        n_records[rows] = part.n_records
-        dropped += part.dropped
-        counts += _assign(part, codes[rows], keys, frame, rules, len(classes))
-    counted, tied, several, carried, off, unobserved = counts.tolist()
+    n_counted, tied, several, carried, off, unobserved = counted.tolist()
     windows = {
         "followed_up": int(lengths.sum()),
-        "without_record": int(lengths.sum()) - counted,
+        "without_record": int(lengths.sum()) - n_counted,
         "tied": tied,
         "several_classes": several,
         "carried": carried,
         "off_treatment": 0 if rules.impute == "missing" else off,
         "unobserved": unobserved,
     }
-    return _numbered(codes, lengths, keys, frame, classes, rules, windows)._replace(
-        n_records=n_records, dropped=(int(dropped[0]), int(dropped[1]), int(dropped[2]))
+    states, table, taken = _number_states(
+        codes, [] if sets is None else sets[:n_sets].tolist(), records.states, rules
     )
+    final = table[codes + 2].astype(np.int8)
+    if rules.combine:
+        windows["combination"] = sum(taken.values())
+        others = [n for name, n in taken.items() if name not in states]
+        windows["other_combination"] = sum(others)
+    if rules.death == "state":
+        lengths, windows["dead"] = _mark_dead(final, lengths, frame, len(states) - 1)
+    return Assigned(final, lengths, states, windows, taken, n_records, dropped.tolist())
 
 
 def check_rules(rules: Rules, classes: tuple[str, ...]) -> None:
@@ -156,132 +242,45 @@ def set_name(key: int, classes: tuple[str, ...]) -> str:
 # --- inside ----------------------------------------------------------------------------
 
 
-def _assign(
-    part: Reduction,
-    codes: NDArray[np.int16],
-    keys: list[int],
-    frame: Frame,
-    rules: Rules,
-    n_classes: int,
-) -> NDArray[np.int64]:
-    """The states of the windows of a part, into `codes`; see `assign_states` for the counts.
-
-    Codes from `n_classes` on stand for combinations, whose sets are appended to `keys`; −2 is off
-    treatment where that is a state.
-    """
-    from ehr_prep import _kernels
-
-    rows, n_windows = slice(part.start, part.stop), codes.shape[1]
-    cells = part.cells._replace(patient=part.cells.patient - part.start)
-    deciding: Any = cells[:7]
-    if rules.combine:
-        deciding = _combine(part, codes, keys, rules, n_classes)
-    observed = np.ones((1, n_windows), dtype=bool)
-    if frame.observed is not None:
-        observed = frame.observed[rows]
-    limit = rules.max_carry if rules.impute == "carry_forward_max" else n_windows
-    if rules.impute == "missing":
-        limit = 0
-    gap = rules.gap_days if rules.impute == "carry_forward_supplied" else -1
-    counts = _kernels.assign_states(
-        deciding,
-        (cells.patient, cells.window, cells.state, cells.end),
-        (frame.edges[rows], frame.last[rows], observed),
-        _members(keys, n_classes),
-        (_TIES.index(rules.ties), limit, gap, -2 if rules.has_off else -1),
-        codes,
-    )
-    return np.array(counts)
-
-
-def _combine(
-    part: Reduction, codes: NDArray[np.int16], keys: list[int], rules: Rules, n_classes: int
-) -> Any:
-    """Write the combinations into `codes`; returns the cells that decide in other windows."""
-    from ehr_prep import _era_kernels
-
-    if part.sets is None:
-        raise InputError("combinations need the sets of classes taken together; reduce again.")
-    sets = part.sets._replace(patient=part.sets.patient - part.start)
-    together = _era_kernels.choose_sets(*sets[:5], rules.combination_days, codes.shape).ravel()
-    at = np.flatnonzero(together)
-    found, number = np.unique(together.ravel()[at], return_inverse=True)
-    place = {key: i for i, key in enumerate(keys)}
-    for key in found.tolist():
-        if key not in place:
-            place[key] = len(keys)
-            keys.append(key)
-    if len(keys) > _MOST_SETS:
-        raise InputError(
-            f"more than {_MOST_SETS:,} different combinations of classes were taken together; map "
-            f"drugs to fewer classes, or raise {option('combination_days')}."
-        )
-    code_of = np.array([n_classes + place[key] for key in found.tolist()], dtype=np.int16)
-    np.put(codes, at, code_of[number])
-    cells = (part.cells.patient - part.start, *part.cells[1:7])
-    by_records = rules.by == "records"
-    return _era_kernels.cells_of_sets(*sets, cells, by_records)
-
-
-def _members(keys: list[int], n_classes: int) -> NDArray[np.bool_]:
-    """Which classes each code stands for, (codes, classes)."""
-    sets = np.array(keys, dtype=np.int64)[:, None] >> np.arange(n_classes) & 1 == 1
-    return np.concatenate([np.eye(n_classes, dtype=bool), sets])
-
-
-def _numbered(
-    codes: NDArray[np.int16],
-    lengths: NDArray[np.int64],
-    keys: list[int],
-    frame: Frame,
-    classes: tuple[str, ...],
-    rules: Rules,
-    windows: dict[str, int],
-) -> Finished:
-    """Give classes, combinations, off treatment and death their final numbers."""
+def _number_states(
+    codes: NDArray[np.int16], sets: list[int], classes: tuple[str, ...], rules: Rules
+) -> tuple[tuple[str, ...], NDArray[np.int16], dict[str, int]]:
+    """The states, the number of each code + 2 among them, and the windows of each combination."""
     n_classes = len(classes)
     states = list(classes)
     counted: dict[str, int] = {}
     in_map = np.argsort(name_order(classes))  # position in the drug map, by that in the names
-    table = np.arange(-2, n_classes + len(keys), dtype=np.int16)  # by code + 2
+    table = np.arange(-2, n_classes + len(sets), dtype=np.int16)
     table[0] = -1
     table[2 : 2 + n_classes] = in_map
     if rules.combine:
-        n_windows = np.bincount(codes[codes >= n_classes] - n_classes, minlength=len(keys))
-        order = sorted(range(len(keys)), key=lambda i: (-n_windows[i], keys[i]))
-        keys = [sum(1 << int(in_map[i]) for i in _positions(key)) for key in keys]
-        counted = {set_name(keys[i], classes): int(n_windows[i]) for i in order}
+        n_windows = np.bincount(codes[codes >= n_classes] - n_classes, minlength=len(sets))
+        order = sorted(range(len(sets)), key=lambda i: (-n_windows[i], sets[i]))
+        sets = [sum(1 << int(in_map[i]) for i in _positions(key)) for key in sets]
+        counted = {set_name(sets[i], classes): int(n_windows[i]) for i in order}
         named = named_combinations(rules, classes)
         if rules.combinations is None:
-            named = {keys[i]: set_name(keys[i], classes) for i in order[: rules.max_combinations]}
+            named = {sets[i]: set_name(sets[i], classes) for i in order[: rules.max_combinations]}
         in_order = sorted(named, key=lambda key: (key.bit_count(), _positions(key)))
         states += [named[key] for key in in_order]
         number = {key: n_classes + i for i, key in enumerate(in_order)}
-        others = [key for key in keys if key not in named]
-        if others or rules.combinations is not None:
+        table[2 + n_classes :] = [number.get(key, len(states)) for key in sets]
+        if rules.combinations is not None or any(key not in named for key in sets):
             states.append(OTHER)
-        for i, key in enumerate(keys):
-            table[2 + n_classes + i] = number.get(key, n_classes + len(in_order))
-        windows["combination"] = sum(counted.values())
-        windows["other_combination"] = sum(counted[set_name(key, classes)] for key in others)
     if rules.has_off:
         table[0] = len(states)
         states.append(rules.off_treatment)
     if rules.death == "state":
         states.append(DEAD)
     check_n_states(states)
-    final = table[codes + 2].astype(np.int8)
-    if rules.death == "state" and frame.died is not None:
-        lengths, windows["dead"] = _bury(final, lengths, frame, len(states) - 1)
-    empty = np.zeros(0, dtype=np.int64)
-    return Finished(final, lengths, tuple(states), windows, counted, empty, (0, 0, 0))
+    return tuple(states), table, counted
 
 
 def _positions(key: int) -> list[int]:
     return [i for i in range(key.bit_length()) if key >> i & 1]
 
 
-def _bury(
+def _mark_dead(
     codes: NDArray[np.int8], lengths: NDArray[np.int64], frame: Frame, dead: int
 ) -> tuple[NDArray[np.int64], int]:
     """Windows that begin after a death are in the state `dead`, to the end of the data.

@@ -39,7 +39,6 @@ MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py
 SHARING_A_TYPE = (
     {"mmlca.sequences.build", "mmlca.sequences.files", "mmlca.sequences.type"},
     {"mmlca.model.estimator", "mmlca.model.inference", "mmlca.model.store"},
-    {f"ehr_prep.{name}" for name in ("drugs", "drug_texts", "records")},
     {f"mmlca.federation.{name}" for name in ("fitting", "hospital", "refining", "results")},
 )
 

@@ -97,31 +97,28 @@ def resolve(
 
     Through `concept_ancestor` where that table has rows; else through the relationships from
     products to ingredients; concepts that neither reaches are matched by their names, as texts
-    in files are.
-
-    Parameters
-    ----------
-    used : {concept id: records}
+    in files are. `used` is {concept id: records}.
     """
     known, items = read_sets(drugs)
     names = _names(database, used)
-    targets = _targets(database, known, items)
-    looked_for = targets.keys() | {i.concept_id for i in items if i.excluded}
+    named, ingredients, codes = _named_concepts(database, known)
+    items = [*items, *named]
+    looked_for = {item.concept_id for item in items}
     links = _through_ancestors(database, looked_for)
     way = ANCESTOR
     if links is None:
         links, way = _through_relations(database, looked_for, set(used)), RELATION
-    _drop_wider(links, targets)
+    _drop_wider(links, codes)
     same_as = _standard_concepts(database, used) if any(i.mapped for i in items) else {}
     rows, records = [], dict.fromkeys((ANCESTOR, RELATION, NAME, "concept 0", "unmapped"), 0)
     labels = {c: f"{c} {names.get(c) or 'unknown concept'}" for c in used}
     for concept, n in used.items():
         above = {c: links.get(c, set()) | {c} for c in (concept, *same_as.get(concept, ()))}
-        out = _excluded_from(concept, above, items)
-        reached = _reached(concept, above, targets, items) - out
-        ancestors = sorted({a for every in above.values() for a in every} & targets.keys())
-        ingredient = [targets[a].ingredient for a in ancestors if targets[a].ingredient]
-        how = way
+        held_by = [item for item in items if _holds(item, concept, above)]
+        out = {item.state for item in held_by if item.excluded}
+        reached = {item.state for item in held_by} - out
+        ancestors = sorted({a for every in above.values() for a in every} & ingredients.keys())
+        ingredient, how = [ingredients[a] for a in ancestors], way
         if not reached and not out and concept and way != ANCESTOR and concept in names:
             match = known.match([names[concept]])[0]
             reached = set(known.classes_of(match))
@@ -135,7 +132,7 @@ def resolve(
         rows.append((labels[concept], classes, text, how, ""))
     if not isinstance(drugs, DrugMap) and known.table["vocabulary"].isin(["omop", "atc"]).all():
         reached_now = {a for above in links.values() for a in above} | set(used)
-        _check_reached(database, known, targets, reached_now, by_relation=way == RELATION)
+        _check_reached(database, known, items, reached_now, by_relation=way == RELATION)
     table = pd.DataFrame(rows, columns=list(known.table.columns), dtype=object)
     table["pattern"] = pd.Series([None] * len(table), dtype=object)
     both = pd.concat([known.table, table], ignore_index=True)
@@ -159,18 +156,6 @@ def concepts_of(database: Database, items: Iterable[Item]) -> list[int]:
 
 
 # --- what is asked for ------------------------------------------------------------------
-
-
-class _Target(NamedTuple):
-    """A concept of the vocabulary that rows of the map name."""
-
-    classes: tuple[str, ...]
-    direct: tuple[str, ...]  # classes given to the concept itself, not to what is below it
-    ingredient: str
-    atc: str
-
-    def states(self, target: int, concept: int) -> tuple[str, ...]:
-        return (*self.classes, *self.direct) if target == concept else self.classes
 
 
 def _parse_set(state: str, parts: Any) -> tuple[list[Item], list[str]]:
@@ -240,19 +225,15 @@ def _atlas_sets(path: Path) -> dict[str, list[Item]]:
         ) from None
 
 
-def _targets(database: Database, known: DrugMap, items: list[Item]) -> dict[int, _Target]:
-    """The concepts that the rows of the map name: by id, code, prefix or name."""
-    below: dict[int, list[str]] = defaultdict(list)
-    itself: dict[int, list[str]] = defaultdict(list)
-    described: dict[int, tuple[str, str]] = {}
-    for item in items:
-        if not item.excluded:
-            (below if item.descendants else itself)[item.concept_id].append(item.state)
+def _named_concepts(
+    database: Database, known: DrugMap
+) -> tuple[list[Item], dict[int, str], dict[int, str]]:
+    """The concepts that rows of the map name by code, prefix or name; ingredients; ATC codes."""
+    items: list[Item] = []
+    codes: dict[int, str] = {}
     rows = [row for row in known._rows if row.classes and row.drug]
+    ingredients = {int(r.drug): r.ingredient for r in rows if r.vocabulary == "omop"}
     by_text = {plain(row.drug): row for row in rows if row.vocabulary != "omop"}
-    for row in rows:
-        if row.vocabulary == "omop":
-            described[int(row.drug)] = row.ingredient or "", ""
     concept = database.table(
         "concept", "concept_id", "concept_name", "vocabulary_id", "concept_class_id", "concept_code"
     )
@@ -272,17 +253,20 @@ def _targets(database: Database, known: DrugMap, items: list[Item]) -> dict[int,
             texts = [plain(row.concept_code), plain(row.concept_name)]
             if row.vocabulary_id in _RXNORM and texts[0] not in rxcuis:
                 texts = texts[1:]  # a number of RxNorm is not a code of another vocabulary
-            named = [by_text[text] for text in texts if text in by_text][:1]
-            if not named and atc:
+            match = next((by_text[text] for text in texts if text in by_text), None)
+            if match is None and atc:
                 longest = max((p for p in prefixes if atc.startswith(p)), key=len, default=None)
-                named = [] if longest is None else [by_text[f"{longest}*"]]
-            for match in named:
-                below[int(row.concept_id)] += match.classes
-                described[int(row.concept_id)] = match.ingredient or "", atc
-    return {
-        c: _Target(tuple(below.get(c, ())), tuple(itself.get(c, ())), *described.get(c, ("", "")))
-        for c in {**below, **itself}
-    }
+                match = by_text.get(f"{longest}*")
+            if match is not None:
+                number = int(row.concept_id)
+                items += [Item(number, state) for state in match.classes]
+                ingredients[number] = match.ingredient
+                codes[number] = atc
+    return (
+        items,
+        {number: name for number, name in ingredients.items() if name},
+        {number: atc for number, atc in codes.items() if atc},
+    )
 
 
 # --- from concepts to classes ------------------------------------------------------------
@@ -321,33 +305,13 @@ def _standard_concepts(database: Database, used: Iterable[int]) -> dict[int, set
     return same_as
 
 
-def _reached(
-    concept: int,
-    above: Mapping[int, set[int]],
-    targets: Mapping[int, _Target],
-    items: Iterable[Item],
-) -> set[str]:
-    """The classes of a concept: by what is above it, and above those that it maps to."""
-    mapped = {(i.concept_id, i.state) for i in items if i.mapped and not i.excluded}
-    return {
-        state
+def _holds(item: Item, concept: int, above: Mapping[int, set[int]]) -> bool:
+    """Whether an item holds a concept; `above` has what is above it and those it maps to."""
+    return any(
+        (place == concept or item.mapped)
+        and (place == item.concept_id or (item.descendants and item.concept_id in every))
         for place, every in above.items()
-        for a in every & targets.keys()
-        for state in targets[a].states(a, place)
-        if place == concept or (a, state) in mapped
-    }
-
-
-def _excluded_from(concept: int, above: Mapping[int, set[int]], items: Iterable[Item]) -> set[str]:
-    """The classes whose sets exclude a concept."""
-    return {
-        i.state
-        for i in items
-        if i.excluded
-        for place, every in above.items()
-        if (place == concept or i.mapped)
-        and (place == i.concept_id or (i.descendants and i.concept_id in every))
-    }
+    )
 
 
 def _through_ancestors(database: Database, targets: Iterable[int]) -> dict[int, set[int]] | None:
@@ -400,14 +364,14 @@ def _through_relations(
     return links
 
 
-def _drop_wider(links: dict[int, set[int]], targets: Mapping[int, _Target]) -> None:
+def _drop_wider(links: dict[int, set[int]], codes: Mapping[int, str]) -> None:
     """Of ATC groups one within the other only the narrower counts, as the longer prefix does."""
     for concept, above in links.items():
-        codes = {a: targets[a].atc for a in above if a in targets and targets[a].atc}
+        narrow = {codes[a] for a in above & codes.keys()}
         wider = {
             a
-            for a, code in codes.items()
-            if any(other != code and other.startswith(code) for other in codes.values())
+            for a in above & codes.keys()
+            if any(other != codes[a] and other.startswith(codes[a]) for other in narrow)
         }
         if wider:
             links[concept] = above - wider
@@ -416,7 +380,7 @@ def _drop_wider(links: dict[int, set[int]], targets: Mapping[int, _Target]) -> N
 def _check_reached(
     database: Database,
     known: DrugMap,
-    targets: Mapping[int, _Target],
+    items: Iterable[Item],
     reached: set[int],
     *,
     by_relation: bool,
@@ -425,14 +389,14 @@ def _check_reached(
 
     Where only relationships are known, an unused set is not an error if its concepts exist.
     """
+    included = [item for item in items if not item.excluded]
     if by_relation:
         concept = database.table("concept", "concept_id")
-        part = concept.filter(concept.concept_id.isin(sorted(targets)))
+        part = concept.filter(concept.concept_id.isin(sorted({i.concept_id for i in included})))
         found = database.fetch(part, "whether the concepts of the sets exist")["concept_id"]
         reached = reached | {int(c) for c in found}
     for state in known.states:
-        own = {c for c, t in targets.items() if state in (*t.classes, *t.direct)}
-        if not reached & own:
+        if not reached & {item.concept_id for item in included if item.state == state}:
             asked = known.table.loc[known.table["class"] == state, "drug"]
             raise InputError(
                 f"the concept set of {state!r} ({some(asked)}) has no descendants in "

@@ -77,26 +77,19 @@ class Database:
     def table(self, name: str, *columns: str, optional: tuple[str, ...] = ()) -> Any:
         """A table with lower-case column names; `columns` must be there, `optional` may be.
 
-        Raises
-        ------
-        ValueError
-            If there is no such table or schema, or a column is absent.
+        Without `columns` it has all of them.
         """
-        found = self.need(name)
+        found = self.has(name)
+        if found is None:
+            raise InputError(self._no_table(name))
         absent = [c for c in columns if c not in found.columns]
         if absent:
             raise InputError(
                 f"the table {name} of {self.name} has no column {some(absent)}; it has "
                 f"{some(found.columns)}."
             )
-        return found.select(*columns, *(c for c in optional if c in found.columns))
-
-    def need(self, name: str) -> Any:
-        """The table with lower-case column names; an error if there is none."""
-        table = self.has(name)
-        if table is None:
-            raise InputError(self._no_table(name))
-        return table
+        chosen = [*columns, *(c for c in optional if c in found.columns)]
+        return found.select(*chosen) if chosen else found
 
     def only_table(self) -> str:
         """The name of the only table."""

@@ -14,23 +14,22 @@ from numpy.typing import NDArray
 
 from ehr_prep.databases.concepts import ConceptSets, Resolved, concepts_of, read_sets, resolve
 from ehr_prep.databases.connect import Database
-from ehr_prep.databases.fetch import (
+from ehr_prep.databases.warehouse import (
     Entry,
     Exposures,
-    days_of,
     days_since_1970,
-    fetch_of_patients,
     fetch_records,
     see_patients,
 )
-from ehr_prep.dates import NO_DATE, one_day, to_dates
-from ehr_prep.drug_texts import Texts, look_up
-from ehr_prep.drugs import Drugs
+from ehr_prep.drugs import Drugs, Texts, look_up
 from ehr_prep.patients import Observation, align_patients, read_observation
-from ehr_prep.records import Checks, Others, Records
-from ehr_prep.screen import Issue
+from ehr_prep.records import Records
+from ehr_prep.screen import Checks, Others
+from ehr_prep.settings import Reading
+from ehr_prep.values import NO_DATE, Issue, one_day, to_dates, to_days
 from font.checks import one_of, some
 from font.errors import InputError
+from font.settings import change
 from mmlca.sequences.checks import match_ids
 
 Labs: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[int]]
@@ -107,10 +106,10 @@ def read_omop(
     ('TNFi', 'CTLA4-Ig')
     """
     one_of(table, _TABLES, "table")
-    one_of(duplicates, ("drop", "keep"), "duplicates")
+    reading = change(Reading(), {"latest": latest, "duplicates": duplicates})
     if condition is not None and cohort is not None:
         raise InputError("patients enter by a condition or by a cohort; give one of the two.")
-    span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
+    span = one_day(earliest, "earliest"), one_day(reading.latest or dt.date.today(), "latest")
     database = Database(connection, schema)
     entry = _entry(database, condition, cohort)
     rows, day = _rows(database, table)
@@ -123,7 +122,7 @@ def read_omop(
     if entry is not None and seen.entry is not None:
         entered = entry.name, seen.entry["entry"].to_numpy().astype(np.int32)
         exits = seen.entry["exit"].dropna() if "exit" in seen.entry else None
-    people, periods, issues = fetch_people(database, patients, seen.ids, exits)
+    people, periods, issues = _people(database, patients, seen.ids, exits)
     tests = None
     if labs is not None:
         tests = _labs(database, patients, seen.ids, seen.others, labs, span)
@@ -136,7 +135,7 @@ def read_omop(
         people,
         periods,
         entered,
-        duplicates=duplicates,
+        reading=reading,
         suggest=False,
     )
     settings = {
@@ -262,8 +261,8 @@ def _labs(
     )
     table = table.filter(table.measurement_concept_id.isin(sorted(name_of)))
     table = table.rename(who="person_id")
-    found = fetch_of_patients(database, table, patients, "laboratory values")
-    who, day = match_ids(pd.Index(found["who"]), ids), days_of(found["measurement_date"])
+    found = _fetch_of(database, table, patients, "laboratory values")
+    who, day = match_ids(pd.Index(found["who"]), ids), to_days(found["measurement_date"])
     usable = (who >= 0) & (day >= span[0]) & (day <= span[1])
     others.widen(who[usable], day[usable])
     value = found["value_as_number"].astype(float).astype(object)
@@ -305,6 +304,11 @@ def _tests(database: Database, labs: Labs) -> dict[str, list[int]]:
     return ids
 
 
+def _fetch_of(database: Database, table: Any, patients: Any, purpose: str) -> pd.DataFrame:
+    """The rows of a table, by its column `who`, of the patients with a drug of a class."""
+    return database.fetch(table.semi_join(patients, "who"), purpose)
+
+
 # --- persons: birth, sex and race, observation, death -----------------------------------------
 
 
@@ -316,24 +320,19 @@ _PEOPLE = {
 _KINDS = {"gender": "sex", "race": "race"}
 
 
-def fetch_people(
+def _people(
     database: Database, patients: Any, ids: pd.Index, exits: pd.Series | None
 ) -> tuple[pd.DataFrame, Observation | None, list[Issue]]:
     """The patients' table and the observation periods of `ids`, and what is unusual about them.
 
-    Parameters
-    ----------
-    patients : Ibis table `who`
-        The patients with a drug record of a class.
-    exits : Series of days by id, optional
-        The last day in a cohort, which ends observation.
+    `exits` are the last days in a cohort by id, which end observation.
     """
     table = _persons(database, patients)
     deaths = database.has("death")
     if deaths is not None:
         deaths = deaths.select(who=deaths.person_id, date=deaths.death_date)
-        rows = fetch_of_patients(database, deaths, patients, "deaths")
-        first = pd.Series(days_of(rows["date"]), index=rows["who"])
+        rows = _fetch_of(database, deaths, patients, "deaths")
+        first = pd.Series(to_days(rows["date"]), index=rows["who"])
         first = first[first != NO_DATE].groupby(level=0).min()
         table.insert(0, "death_date", _dates(first.reindex(table.index)))
     periods, issues = _periods(database, patients, ids, exits)
@@ -359,7 +358,7 @@ def _persons(database: Database, patients: Any) -> pd.DataFrame:
         *(f"{kind}_concept_id" for kind in _KINDS),
         optional=("month_of_birth", "day_of_birth", "birth_datetime", *sources),
     )
-    rows = fetch_of_patients(database, person.rename(who="person_id"), patients, "persons")
+    rows = _fetch_of(database, person.rename(who="person_id"), patients, "persons")
     names = _person_names(database, rows)
     table = pd.DataFrame(index=pd.Index(rows["who"], name="id"))
     table["birth_date"] = to_dates(_births(rows))
@@ -374,20 +373,16 @@ def _persons(database: Database, patients: Any) -> pd.DataFrame:
 
 def _births(rows: pd.DataFrame) -> NDArray[np.int32]:
     """Days of birth; a missing month or day counts as the first, an impossible year as none."""
-    parts = {"month_of_birth": 12, "day_of_birth": 31}
     month, day = (
-        rows[name].fillna(1).clip(1, most).to_numpy(np.int64)
-        if name in rows
-        else np.ones(len(rows), dtype=np.int64)
-        for name, most in parts.items()
+        rows.get(name, pd.Series(1, index=rows.index)).fillna(1).clip(1, most)
+        for name, most in (("month_of_birth", 12), ("day_of_birth", 31))
     )
     year = rows["year_of_birth"].astype(float)
-    known = year.between(1800, 2200).to_numpy()
-    months = (year.where(known, 1970).to_numpy(np.int64) - 1970) * 12 + month - 1
-    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    birth = np.where(known, first + day - 1, NO_DATE).astype(np.int32)
+    year = year.where(year.between(1800, 2200))
+    first = pd.to_datetime(pd.DataFrame({"year": year, "month": month, "day": 1}), errors="coerce")
+    birth = to_days(first + pd.to_timedelta(day - 1, unit="D"))
     if "birth_datetime" in rows:
-        exact = days_of(rows["birth_datetime"])
+        exact = to_days(rows["birth_datetime"])
         birth = np.where(exact == NO_DATE, birth, exact)
     return birth
 
@@ -413,8 +408,8 @@ def _periods(
         begin=table.observation_period_start_date,
         stop=table.observation_period_end_date,
     )
-    rows = fetch_of_patients(database, table, patients, "observation periods")
-    begin, stop = days_of(rows["begin"]), days_of(rows["stop"])
+    rows = _fetch_of(database, table, patients, "observation periods")
+    begin, stop = to_days(rows["begin"]), to_days(rows["stop"])
     if exits is not None:
         until = exits.reindex(rows["who"]).fillna(np.iinfo(np.int32).max).to_numpy(np.int64)
         inside = begin <= until

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ehr_prep.dates import NO_DATE, to_days
 from ehr_prep.drugs import RA_DRUGS
 from ehr_prep.synthetic.ra import NOTE, SyntheticCohort, SyntheticSite, write_csv
+from ehr_prep.values import NO_DATE, to_days
 from font.files import atomic
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def omop_files(site: str) -> dict[str, str]:
 
 def omop_tables(site: SyntheticSite) -> dict[str, pa.Table]:
     """The tables of one site, as `write_omop` writes them."""
+    import pyarrow as pa
+
     ids = site.patients["patient_id"].to_numpy()
     number = {text: i for i, text in enumerate(ids, start=1)}
     concepts, of_text, ingredient_of = _drug_concepts(site.records["drug"])
@@ -149,7 +151,10 @@ def omop_tables(site: SyntheticSite) -> dict[str, pa.Table]:
         "condition_occurrence": _conditions(len(number), (who, start)),
         "measurement": _measurements(site.labs, lab_who, lab_day),
     }
-    return {name: _table(columns) for name, columns in frames.items()}
+    return {
+        table: pa.table({name: _arrow(values) for name, values in columns.items()})
+        for table, columns in frames.items()
+    }
 
 
 # --- inside ----------------------------------------------------------------------------
@@ -176,21 +181,15 @@ def _write_site(site: SyntheticSite, target: Any, schema: str | None) -> dict[st
     return {name: name if schema is None else f"{schema}.{name}" for name in tables}
 
 
-def _table(columns: Mapping[str, Any]) -> pa.Table:
+def _arrow(values: Any) -> Any:
+    """A column: whole numbers, or texts, as they are; dates and numbers that may be missing."""
     import pyarrow as pa
 
-    arrays = {}
-    for name, values in columns.items():
-        if isinstance(values, np.ma.MaskedArray):
-            kind = pa.date32() if values.dtype == np.int32 else None
-            arrays[name] = pa.array(values.data, mask=np.ma.getmaskarray(values)).cast(
-                kind or pa.from_numpy_dtype(values.dtype)
-            )
-        elif isinstance(values, np.ndarray) and values.dtype.kind == "i":
-            arrays[name] = pa.array(values)
-        else:
-            arrays[name] = pa.array(list(values), pa.string())
-    return pa.table(arrays)
+    if isinstance(values, np.ma.MaskedArray):
+        column = pa.array(values.data, mask=np.ma.getmaskarray(values))
+        return column.cast(pa.date32()) if values.dtype == np.int32 else column
+    is_whole = isinstance(values, np.ndarray) and values.dtype.kind == "i"
+    return pa.array(values) if is_whole else pa.array(list(values), pa.string())
 
 
 def _whole(values: list[int]) -> Any:
@@ -198,7 +197,7 @@ def _whole(values: list[int]) -> Any:
 
 
 def _dates(days: Any) -> Any:
-    """Days as a masked array of 32 bits, which `_table` makes dates."""
+    """Days as a masked array of 32 bits, which `_arrow` makes dates."""
     days = np.asarray(days).astype(np.int32)
     return np.ma.masked_array(days, mask=days == NO_DATE)
 

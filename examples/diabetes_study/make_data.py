@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.dates import day_text, one_day
+from ehr_prep.values import day_text, one_day
 from font.files import atomic_write
 
 NOTE = "SYNTHETIC: made-up records of made-up patients, not data of any hospital."

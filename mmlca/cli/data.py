@@ -367,9 +367,9 @@ def prep(
     drugs that the map does not know.
     """
     from ehr_prep.build import build_sequences, follow_up_text
-    from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
-    from ehr_prep.drug_texts import unmapped_caution
+    from ehr_prep.databases.warehouse import read_warehouse
+    from ehr_prep.drugs import unmapped_caution
     from ehr_prep.records import read_records
     from ehr_prep.settings import Reading
     from font.files import keep_inputs, private_folder

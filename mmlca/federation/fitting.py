@@ -67,7 +67,7 @@ def fit_models(
         raise InputError("the number of classes is missing; give it, or candidates to try.")
     parts = {hospital.site: data}
     if hospital.pseudo_sites:
-        from ehr_prep.bootstrap import pseudo_sites
+        from ehr_prep.build import pseudo_sites
 
         if family.data != "sequences":
             raise InputError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ehr_prep.drug_texts import unmapped_caution
+from ehr_prep.drugs import unmapped_caution
 from font.checks import some
 from font.errors import InputError
 from font.exchange.envelope import Header, claimed_kind

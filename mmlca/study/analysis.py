@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ehr_prep.bootstrap import pseudo_sites
+from ehr_prep.build import pseudo_sites
 from font.ensemble import Ensemble
 from font.errors import InputError
 from font.labels import LabelPatterns, label

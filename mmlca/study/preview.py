@@ -173,7 +173,8 @@ def _spell_for_site(site: str) -> Spell:
 
 def _find_sites(files: Sequence[Path]) -> dict[str, tuple[list[Path], dict[str, str]]]:
     """Sites of files without a name, with the rows that are theirs."""
-    from ehr_prep.readers import factorize, read_table
+    from ehr_prep.files import read_table
+    from ehr_prep.values import factorize
 
     sites: dict[str, tuple[list[Path], dict[str, str]]] = {}
     for path in files:
@@ -307,8 +308,8 @@ def _detected_lab_columns(
     files: list[Path], where: dict[str, str], columns: Mapping[str, str] | None
 ) -> dict[str, Any]:
     from ehr_prep.columns import named_roles
+    from ehr_prep.files import read_table
     from ehr_prep.patients import LAB_ROLES
-    from ehr_prep.readers import read_table
 
     named = dict.fromkeys(LAB_ROLES) | named_roles(columns, LAB_ROLES, "labs")
     needed = ("patient", "date", "value")

@@ -38,8 +38,8 @@ def read_site(study: Study, site: str) -> Sequences:
 
 def read_source(study: Study, site: str) -> Records | Sequences:
     """The records of one site, or its sequences, as files or a database hold them."""
-    from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
+    from ehr_prep.databases.warehouse import read_warehouse
     from ehr_prep.records import read_records
     from mmlca.sequences.type import Sequences
 

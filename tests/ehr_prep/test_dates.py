@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ehr_prep
-from ehr_prep.dates import ISO, NO_DATE, read_dates
+from ehr_prep.values import ISO, NO_DATE, read_dates
 
 
 def read(*texts: object, stated: str | None = None) -> tuple[list[str | None], str, str]:

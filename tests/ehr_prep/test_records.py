@@ -13,10 +13,9 @@ from paths import SHARED
 from pyarrow import csv as arrow_csv
 
 import ehr_prep
-from ehr_prep.dates import NO_DATE, to_days
-from ehr_prep.readers import encode_ids
 from ehr_prep.records import Records
 from ehr_prep.screen import Rows, repeats, sort_records
+from ehr_prep.values import NO_DATE, encode_ids, to_days
 
 LATEST = "2020-12-31"
 
@@ -171,7 +170,7 @@ def test_other_bad_sources(tmp_path: Path) -> None:
         read(pd.concat([GOOD, GOOD], axis=1))
     with pytest.raises(ValueError, match="no records"):
         read(GOOD.head(0))
-    with pytest.raises(ValueError, match='duplicates must be "drop" or "keep"'):
+    with pytest.raises(ValueError, match=r"duplicates is .* and should be 'drop' or 'keep'"):
         read(GOOD, duplicates="first")
     with pytest.raises(ValueError, match="earliest must be a date"):
         read(GOOD, earliest="soon")

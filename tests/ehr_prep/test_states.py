@@ -15,9 +15,6 @@ import pytest
 
 import ehr_prep
 import mmlca
-from ehr_prep.settings import Rules
-from ehr_prep.states import finish
-from ehr_prep.windows import Cells, Frame, Reduction
 from font.errors import ReportWarning
 
 DRUGS = {"a": "A", "b": "B", "c": "C"}
@@ -288,14 +285,13 @@ def test_default_supplies_by_drug_and_class_are_in_the_account() -> None:
     assert (issue["n"], issue["action"]) == (2, "default of 1 to 50 days")
     assert build(records).settings["default_supply"] == {"A": 50, "c": 7}
     assert states(build(records))[0] == "A+B"
-    for wrong, message in {
-        "x": "neither classes nor ingredients",
-        "A": "default_supply of 'A' must be a whole number of at least 1",
-    }.items():
+    for wrong, message in (
+        ({"x": 7}, "default_supply names 'x', which are neither classes nor ingredients"),
+        ({"A": 0}, "default_supply should be a whole number of days, at least 1, for 'A'; found 0"),
+        (1000, "default_supply is 1,000 days; one record covers at most"),
+    ):
         with pytest.raises(ValueError, match=message):
-            read("a 0", default_supply={wrong: 0})
-    with pytest.raises(ValueError, match="default_supply is 1,000 days; one record covers at most"):
-        read("a 0", default_supply=1000)
+            read("a 0", default_supply=wrong)
 
 
 @pytest.mark.parametrize(
@@ -330,29 +326,3 @@ def test_what_is_given_overrides_a_preset() -> None:
     assert states(build(records, preset="ra", **plain)) == ["A", "A", "A", "B"]
     rules = {"impute": "carry_forward_max", "max_carry": 1, **plain}
     assert states(build(records, preset="ra", **rules)) == ["A", "A", "none", "B"]
-
-
-def test_finish_takes_counts_from_anywhere() -> None:
-    """The boundary that a warehouse relies on: two parts, made without any record."""
-    frame = Frame(
-        edges=np.array([[0, 10, 20], [5, 15, 25]], dtype=np.int32),
-        last=np.array([12, 30], dtype=np.int32),
-    )
-
-    def part(patient: int, *rows: tuple[int, int, int, int]) -> Reduction:
-        window, state, n, first = np.array(rows).T
-        who = np.full(len(rows), patient, dtype=np.int64)
-        dates = first.astype(np.int32)
-        cells = Cells(
-            who, window.astype(np.int16), state.astype(np.int8), n.astype(np.int32), *[dates] * 4
-        )
-        counts = np.array([n.sum()])
-        return Reduction(patient, patient + 1, cells, None, counts, (patient, 0, 2))
-
-    parts = [part(0, (0, 0, 1, 3), (0, 1, 1, 2)), part(1, (0, 1, 2, 5), (1, 0, 1, 16))]
-    done = finish(iter(parts), frame, ("A", "B"), Rules(impute="missing"))
-    assert done.codes.tolist() == [[1, -1], [1, 0]]
-    assert done.lengths.tolist() == [2, 2]
-    assert done.n_records.tolist() == [2, 3]
-    assert done.dropped == (1, 0, 4)
-    assert (done.windows["tied"], done.windows["without_record"]) == (1, 1)

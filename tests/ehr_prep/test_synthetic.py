@@ -14,8 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import ehr_prep
 import mmlca
-from ehr_prep.synthetic.ra import SyntheticCohort, ra_cohort
-from ehr_prep.synthetic.simulate import parameters
+from ehr_prep.synthetic.ra import SyntheticCohort, parameters, ra_cohort
 
 PARAMETERS = parameters()
 SITES = ("MGB", "VA")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import ehr_prep
-from ehr_prep.drug_texts import unmapped_caution
+from ehr_prep.drugs import unmapped_caution
 from mmlca.tables.data_account import hide_unmapped
 
 

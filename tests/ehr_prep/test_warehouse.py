@@ -33,7 +33,7 @@ def sources() -> Any:
     con = connect(tables)
     whole = ehr_prep.read_omop(con, drugs=DRUGS, latest="2020-01-01")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ehr_prep.databases.fetch._PART", PART)
+        patch.setattr("ehr_prep.databases.warehouse._PART", PART)
         parts = ehr_prep.read_omop(con, drugs=DRUGS, latest="2020-01-01")
     n_fetched = [
         sum("drugs with a class" in q.purpose for q in r.database.queries) for r in (whole, parts)

@@ -48,7 +48,7 @@ def _read(study: Study, patients: SitePatients) -> pd.DataFrame | None:
         return None
     if patients.sequences.account is None:  # `about` says so
         return None
-    from ehr_prep.readers import encode_ids
+    from ehr_prep.values import encode_ids
 
     table = site_data.read_labs(study, patients.site)
     who, ids, _ = encode_ids(table["patient_id"])

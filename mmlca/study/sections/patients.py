@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ehr_prep.drug_texts import unmapped_caution
+from ehr_prep.drugs import unmapped_caution
 from mmlca.figures.flow import plot_flow
 from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note

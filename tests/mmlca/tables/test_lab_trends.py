@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 import ehr_prep
 from ehr_prep.analysis import trend
-from ehr_prep.synthetic.simulate import parameters
+from ehr_prep.synthetic.ra import parameters
 from mmlca.tables.lab_trends import KNOTS
 from mmlca.tables.mixed_model import natural_spline
 

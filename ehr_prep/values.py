@@ -1,23 +1,242 @@
-"""Dates as they come: which format they are written in, and the days they mean.
-
-A calendar date is taken as written: clock time and time zone are cut off, so that a dose
-given at 23:30 stays on its day.
-"""
+"""Values as they come: ids of patients, numbers, and dates, with the format they are written in."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.readers import factorize
 from font.checks import some
-from font.errors import InputError, option, option_name
+from font.errors import InputError, ReportWarning, option, option_name
+from mmlca.sequences.checks import match_ids
+
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+_TOLERATED = 0.01  # share of numbers or dates that may be unreadable as stated, or as most are
+_AS_FLOAT = re.compile(r"(0|-?[1-9]\d{0,17})\.0+")
+
+
+# --- what is unusual --------------------------------------------------------------------
+
+
+class Issue(NamedTuple):
+    """Something unusual: how often, what was done about it, and up to five examples."""
+
+    issue: str
+    n: int
+    action: str
+    examples: str
+
+
+def count_rows(
+    issue: str,
+    which: NDArray[np.bool_] | None,
+    action: str,
+    who: NDArray[np.int32],
+    ids: pd.Index,
+    shown: pd.Series | NDArray[np.int32],
+) -> Issue:
+    """Count the rows, and show patient and value of the first five; day numbers as dates."""
+    rows = np.arange(0) if which is None else np.flatnonzero(which)
+    examples = []
+    for row in rows[:5]:
+        name = ids[who[row]] if who[row] >= 0 else "no id"
+        value = some([shown.iat[row]]) if isinstance(shown, pd.Series) else day_text(shown[row])
+        examples.append(f"{name}: {value}")
+    return Issue(issue, len(rows), action, "; ".join(examples))
+
+
+def issue_table(issues: list[Issue]) -> pd.DataFrame:
+    """The issues that there are; those that several parts of the records have are added up."""
+    joined: dict[str, Issue] = {}
+    for issue in issues:
+        if (before := joined.get(issue.issue)) is not None:
+            examples = "; ".join(part for part in (before.examples, issue.examples) if part)
+            first = "; ".join(examples.split("; ")[:5])
+            issue = before._replace(n=before.n + issue.n, examples=first)
+        if issue.n:
+            joined[issue.issue] = issue
+    return pd.DataFrame(list(joined.values()), columns=list(Issue._fields))
+
+
+# --- codes and ids ---------------------------------------------------------------------
+
+
+def factorize(column: pd.Series) -> tuple[NDArray[np.integer[Any]], pd.Index]:
+    """Codes (−1: missing) and the distinct values that occur."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes, values = column.cat.codes.to_numpy(), column.cat.categories
+        used = np.zeros(len(values) + 1, dtype=bool)
+        used[codes] = True
+        if used[:-1].all():
+            return codes, values
+        number = np.append(np.cumsum(used[:-1], dtype=np.int32) - 1, np.int32(-1))
+        return number[codes], values[used[:-1]]
+    codes, values = pd.factorize(column)
+    return codes, pd.Index(values, dtype=values.dtype)
+
+
+def encode_ids(column: pd.Series) -> tuple[NDArray[np.int32], pd.Index, NDArray[np.bool_] | None]:
+    """Each row's position in the sorted ids (−1: none), the ids, and which rows differ in type.
+
+    Ids are whole numbers where all of them can be (1, 1.0 and "1" are the same patient, but
+    "01" makes all of them text), and text otherwise.
+    """
+    codes, values = factorize(column)
+    other_type = None
+    if values.dtype.kind not in "iu":
+        raw = values.tolist()
+        texts = [_id_text(value) for value in raw]
+        is_text = np.array([isinstance(value, str) for value in raw], dtype=bool)
+        if is_text.any() and not is_text.all():
+            other_type = np.append(~is_text, False)[codes]
+        whole = all(_WHOLE.fullmatch(text) for text in texts if text)
+        again, unique = pd.factorize(pd.Series([t or None for t in texts], dtype=object))
+        codes = np.append(again, -1)[codes]
+        values = pd.Index(np.asarray(unique).astype(np.int64) if whole else unique)
+    order = np.argsort(values.to_numpy(), kind="stable")
+    rank = np.empty(len(values) + 1, dtype=np.int32)
+    rank[order] = np.arange(len(values), dtype=np.int32)
+    rank[-1] = -1
+    ids = values[order]
+    return rank[codes], ids.astype(np.int64 if ids.dtype.kind in "iu" else str), other_type
+
+
+def _id_text(value: Any) -> str:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    text = str(value).strip()
+    return text.partition(".")[0] if _AS_FLOAT.fullmatch(text) else text
+
+
+def check_matched(
+    ids: pd.Index,
+    others: pd.Index,
+    matched: NDArray[np.bool_],
+    names: tuple[str, str],
+    *,
+    enough: float = 0.95,
+) -> None:
+    """An error if none of the ids of one table are in another, a warning if too few are.
+
+    `matched` says which of the ids are among the others, `names` are those of the two tables, and
+    `enough` is the share without a warning.
+    """
+    if not len(ids) or (matched.any() and matched.mean() >= enough):
+        return
+    name, other = names
+    strangers = others[match_ids(others, ids) < 0]
+    examples = (
+        f"{name} has ids such as {some(map(str, ids[~matched][:3]))}, {other} has "
+        f"{some(map(str, (strangers if len(strangers) else others)[:3]))}"
+    )
+    if not matched.any():
+        bare = [pd.Index([str(i).lstrip("0") for i in part]) for part in (ids, others)]
+        zeros = (
+            ", with or without leading zeros, which Excel drops"
+            if bare[0].isin(bare[1]).any()
+            else ""
+        )
+        raise InputError(
+            f"none of the {len(ids):,} patients of {name} are in {other}: {examples}; write them "
+            f"in the same way{zeros}."
+        )
+    advice = "check that both write them in the same way."
+    warning = ReportWarning(
+        f"only {matched.sum():,} of {len(ids):,} patients of {name} are in {other}: {examples}; "
+        f"{advice}",
+        f"fewer than {100 * enough:g} % of the patients of {name} are in {other}; {advice}",
+    )
+    warnings.warn(warning, stacklevel=3)
+
+
+# --- numbers: decimal points and decimal commas -----------------------------------------------
+
+
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+_POINT = re.compile(r"[+-]?\d*\.\d+")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
+
+
+def check_decimal(decimal: str | None) -> None:
+    if decimal not in (None, ".", ","):
+        raise InputError(f"{option_name('decimal')} must be a point or a comma, found {decimal!r}.")
+
+
+def decimal_sign(values: Iterable[Any], name: str) -> str:
+    """The decimal sign of a column's texts: a comma where some have one and none has a point.
+
+    Examples
+    --------
+    >>> decimal_sign(["12,5", "7", "<2"], "labs.csv"), decimal_sign(["1,234", "12.5"], "labs.csv")
+    (',', '.')
+    """
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    commas = [text for text in texts if _COMMA.fullmatch(text)]
+    if not commas or any(_POINT.fullmatch(text) for text in texts):
+        return "."
+    if all(_THOUSANDS.fullmatch(text) for text in commas):
+        raise InputError(
+            f"nothing shows whether the comma in {some(commas)} of {name} is a decimal comma or "
+            f"sets thousands apart; state it, as in {option('decimal', ',')} or "
+            f"{option('decimal', '.')}."
+        )
+    return ","
+
+
+def read_numbers(values: Iterable[Any], decimal: str | None, name: str) -> NDArray[np.float64]:
+    """Texts as numbers with the stated decimal sign, or with the one that they show.
+
+    A stated sign that makes numbers unreadable which the other one reads is an error.
+    """
+    texts = list(values)
+    if decimal is None:
+        return to_numbers(texts, decimal_sign(texts, name))
+    numbers, other = to_numbers(texts, decimal), "." if decimal == "," else ","
+    lost = np.isnan(numbers) & ~np.isnan(to_numbers(texts, other))
+    if lost.sum() > _TOLERATED * len(texts):
+        raise InputError(
+            f"{option('decimal', decimal)} cannot read {lost.sum():,} of the {len(texts):,} "
+            f"different numbers of {name}, such as {some(texts[i] for i in np.flatnonzero(lost))}; "
+            f"{option('decimal', other)} can."
+        )
+    return numbers
+
+
+def to_numbers(values: Iterable[Any], decimal: str) -> NDArray[np.float64]:
+    """Texts as numbers, NaN where they are not; the other sign may separate thousands.
+
+    Examples
+    --------
+    >>> to_numbers(["12,5", "1.234,5", "<2"], ",").tolist()
+    [12.5, 1234.5, nan]
+    """
+    numbers: NDArray[np.float64] = pd.to_numeric(
+        pd.Series([_plain(value, decimal) for value in values], dtype=object), errors="coerce"
+    ).to_numpy(float)
+    return numbers
+
+
+def _plain(value: Any, decimal: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    other = "." if decimal == "," else ","
+    if other in text and re.fullmatch(rf"[+-]?\d{{1,3}}(\{other}\d{{3}})+(\{decimal}\d*)?", text):
+        text = text.replace(other, "")
+    return text.replace(",", ".") if decimal == "," and "." not in text else text
+
+
+# --- dates --------------------------------------------------------------------------------
+#
+# A calendar date is taken as written: clock time and time zone are cut off, so that a dose given at
+# 23:30 stays on its day.
+
 
 NO_DATE = np.iinfo(np.int32).min
 """The day number that stands for a missing or unreadable date."""
@@ -29,7 +248,6 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ].*)?|(\d{4})(\d\d)(\d\d)(?:T.*|\.0)?")
 _CLOCK = re.compile(r"[T\s]+\d{1,2}:\d\d.*", re.DOTALL)
 _HOURS = re.compile("%[HIcX]")
-_TOLERATED = 0.01  # share of dates that may be unreadable in a stated format, or in another one
 _FEW = 5  # unreadable dates that are dropped and counted in any table
 _FORMATS = (
     *(f"%{a}{sign}%{b}{sign}%Y" for sign in "/.-" for a, b in ("dm", "md")),
@@ -133,9 +351,6 @@ def to_dates(days: NDArray[np.int32]) -> NDArray[np.datetime64]:
     dates = days.astype("datetime64[D]").astype("datetime64[s]")
     dates[days == NO_DATE] = np.datetime64("NaT", "s")
     return dates
-
-
-# --- inside ----------------------------------------------------------------------------
 
 
 class _Texts(NamedTuple):
