@@ -162,6 +162,8 @@ def pseudo_sites(
         How many patients are drawn, as a share of the site's (of its summed weights, if
         it has weights; then patients are drawn in proportion to them).
     seed : int or numpy Generator
+        With a number, the draws of a site do not depend on which other sites there are: a hospital
+        alone gets the same resamples as in a study of all.
 
     Returns
     -------
@@ -182,9 +184,9 @@ def pseudo_sites(
     whole_number(n_per_site, 1, "n_per_site")
     if not fraction > 0 or not np.isfinite(fraction):
         raise InputError(f"fraction must be more than 0, found {fraction!r}.")
-    rng = np.random.default_rng(seed)
     resamples: dict[str, Sequences] = {}
     for site, sequences in sequences_by_site.items():
+        rng = np.random.default_rng(seed)
         total = sequences.weights.sum()
         n_drawn = round(fraction * total)
         if n_drawn < 1:

@@ -78,17 +78,11 @@ class Analysis:
 
 
 def resample(study: Study, data: Mapping[str, Sequences]) -> dict[str, Sequences]:
-    """The pseudo-sites; the sites themselves if there is one or no resamples are wanted.
-
-    Each site draws for itself, as it does where sites exchange files.
-    """
+    """The pseudo-sites; the sites themselves if there is one or no resamples are wanted."""
     rules = study.pseudo_sites
     if not rules.per_site or len(data) == 1:
         return dict(data)
-    resamples: dict[str, Sequences] = {}
-    for site, part in data.items():
-        resamples |= pseudo_sites({site: part}, rules.per_site, rules.fraction, study.seed)
-    return resamples
+    return pseudo_sites(data, n_per_site=rules.per_site, fraction=rules.fraction, seed=study.seed)
 
 
 def compare_numbers(
