@@ -61,3 +61,11 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
 def test_sequences_must_come_by_site() -> None:
     with pytest.raises(TypeError, match="by site"):
         pseudo_sites(SITES["MGB"])  # type: ignore[arg-type]
+
+
+def test_the_draws_of_a_site_do_not_depend_on_other_sites() -> None:
+    """A hospital alone has the resamples that it has in a study of all."""
+    together = pseudo_sites(SITES, n_per_site=3, seed=5)
+    for site, data in SITES.items():
+        for name, alone in pseudo_sites({site: data}, n_per_site=3, seed=5).items():
+            assert (together[name].weights == alone.weights).all()
