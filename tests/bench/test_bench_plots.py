@@ -12,8 +12,13 @@ import mmlca
 pytestmark = pytest.mark.bench
 
 FIGURES = (
-    *("state_distribution", "index", "frequencies", "time_in_state", "entropy"),
-    *("transitions", "lines"),
+    "state_distribution",
+    "index",
+    "frequencies",
+    "time_in_state",
+    "entropy",
+    "transitions",
+    "lines",
 )
 
 

@@ -91,16 +91,22 @@ DIABETES = pd.DataFrame(
         ("TAB METFORMIN 500MG", "biguanide", "words", "metformin"),
         (
             "24 HR Metformin hydrochloride 500 MG Extended Release Oral Tablet",
-            *("biguanide", "words", "metformin"),
+            "biguanide",
+            "words",
+            "metformin",
         ),
         ("NovoRapid FlexPen", "insulin", "words", "NovoRapid"),
         (
             "metformin/sitagliptin 850/50",
-            *("biguanide + DPP-4", "words", "metformin + sitagliptin"),
+            "biguanide + DPP-4",
+            "words",
+            "metformin + sitagliptin",
         ),
         (
             "sitagliptin 50 MG / metformin hydrochloride 1000 MG Oral Tablet",
-            *("biguanide + DPP-4", "words", "sitagliptin + metformin"),
+            "biguanide + DPP-4",
+            "words",
+            "sitagliptin + metformin",
         ),
         ("JANUMET XR", "biguanide + DPP-4", "words", "Janumet"),
         ("Insulin Glargine 100 UNT/ML", "basal insulin", "words", "insulin glargine"),
@@ -137,7 +143,10 @@ def test_a_fixed_combination_counts_for_both_classes_and_as_one_record() -> None
     assert len(records) == 4
     sequences = ehr_prep.build_sequences(records, months=1, ties="latest")
     assert sequences.to_frame().iloc[0].dropna().to_list() == [
-        *("biguanide", "biguanide", "DPP-4", "DPP-4")  # of equals the first state
+        "biguanide",
+        "biguanide",
+        "DPP-4",
+        "DPP-4",  # of equals the first state
     ]
     whole = ehr_prep.build_sequences(records, months=6)
     assert whole.to_frame().iloc[0].dropna().to_list() == ["DPP-4"]  # 3 against 2
@@ -221,7 +230,13 @@ def test_codes_in_columns_of_the_map_and_without_leading_zeros() -> None:
     texts = [6809, "0093-1048-10", "00002821501", 2821501, "A10AB05", "A10BA02", "93104899"]
     table = own.classify(texts)
     assert table["class"].fillna("").to_list() == [
-        *("biguanide", "biguanide", "insulin", "insulin", "insulin", "biguanide", "")
+        "biguanide",
+        "biguanide",
+        "insulin",
+        "insulin",
+        "insulin",
+        "biguanide",
+        "",
     ]
     assert table["rule"].to_list()[:6] == ["rxcui", "ndc", "ndc", "ndc", "prefix", "atc"]
     assert set(table["ingredient"].dropna()) == {"metformin", "insulin"}

@@ -71,7 +71,7 @@ def tables(**changed: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
             {
                 "person_id": [1, 1, 2, 3],
                 "observation_period_start_date": days(
-                    *["2009-01-01", "2011-01-01"], *["2009-01-01"] * 2
+                    "2009-01-01", "2011-01-01", *["2009-01-01"] * 2
                 ),
                 "observation_period_end_date": days(
                     "2010-03-31", "2011-12-31", "2010-12-31", "2010-06-30"
@@ -84,8 +84,13 @@ def tables(**changed: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
                 "person_id": [1, 1, 1, 2, 2, 3, 3],
                 "drug_concept_id": [PRODUCT, BOTH, 0, B, B, A, 77],
                 "drug_exposure_start_date": days(
-                    *("2010-01-05", "2011-02-01", "2010-02-01"),
-                    *("2010-02-03", "2010-02-03", "2010-03-01", "2010-03-02"),
+                    "2010-01-05",
+                    "2011-02-01",
+                    "2010-02-01",
+                    "2010-02-03",
+                    "2010-02-03",
+                    "2010-03-01",
+                    "2010-03-02",
                 ),
                 "drug_exposure_end_date": days(
                     "2010-02-03", "2011-03-02", None, "2010-03-04", "2010-03-04", "2010-03-30", None

@@ -222,7 +222,9 @@ def test_the_report_shows_names_and_reasons_as_they_are(tmp_path: Path) -> None:
     result = play(tmp_path)
     evil = "<img src=x> [a](http://b.c) `x` | *y*\n# z ![p](q)"
     report = font.round_report(
-        *(result.ensemble, result.models, result.tables),
+        result.ensemble,
+        result.models,
+        result.tables,
         study=evil,
         absent=[Absent(evil, "fit", f"it said {evil}")],
     )

@@ -30,8 +30,12 @@ mpl.use("Agg")
 # A A B | A - A (weight 2) | B
 S = Sequences.from_lists([["A", "A", "B"], ["A", None, "A"], ["B"]], weights=[1, 2, 1])
 PANELS = (
-    *("state_distribution", "index", "frequencies", "time_in_state"),
-    *("transitions", "lines"),
+    "state_distribution",
+    "index",
+    "frequencies",
+    "time_in_state",
+    "transitions",
+    "lines",
 )
 SIMPLE = "entropy"
 TABLES = {  # the function whose table is drawn, and a column that the figure shows

@@ -32,15 +32,25 @@ def test_the_diagram_shows_the_table(sequences: mmlca.Sequences) -> None:
     ax = ehr_prep.plot_flow(sequences)
     texts = [text.get_text() for text in ax.texts if text.get_text()]
     assert texts == [
-        *("Records read", "3 patients", "6 records"),
-        *("Dropped: 2 records", "  date missing or unreadable: 1 record"),
+        "Records read",
+        "3 patients",
+        "6 records",
+        "Dropped: 2 records",
+        "  date missing or unreadable: 1 record",
         "  repeats another record: 1 record",
-        *("Usable records of mapped drugs", "3 patients", "4 records"),
-        *("Dropped: 1 patient, 1 record",),
+        "Usable records of mapped drugs",
+        "3 patients",
+        "4 records",
+        "Dropped: 1 patient, 1 record",
         "  first treatment before 2008-01-01: 1 patient, 1 record",
-        *("Eligible patients", "2 patients", "3 records"),
-        *("Dropped: 1 record", "  after the last of 16 windows: 1 record"),
-        *("In the sequences", "2 patients", "2 records"),
+        "Eligible patients",
+        "2 patients",
+        "3 records",
+        "Dropped: 1 record",
+        "  after the last of 16 windows: 1 record",
+        "In the sequences",
+        "2 patients",
+        "2 records",
     ]
 
 
@@ -51,12 +61,20 @@ def test_small_numbers_do_not_show() -> None:
     flow = flow_table(300, 900, steps)
     texts = [text.get_text() for text in ehr_prep.plot_flow(flow, min_count=11).texts]
     assert [text for text in texts if text] == [
-        *("Records read", "300 patients", "900 records"),
+        "Records read",
+        "300 patients",
+        "900 records",
         "Dropped: 37 patients, 171 records",
-        *("  no date: 40 records", "  other reasons: 37 patients, 131 records"),
-        *("Eligible patients", "263 patients", "729 records"),
-        *("Dropped: 300 records", "  after the end: 300 records"),
-        *("In the sequences", "263 patients", "429 records"),
+        "  no date: 40 records",
+        "  other reasons: 37 patients, 131 records",
+        "Eligible patients",
+        "263 patients",
+        "729 records",
+        "Dropped: 300 records",
+        "  after the end: 300 records",
+        "In the sequences",
+        "263 patients",
+        "429 records",
     ]
     pd.testing.assert_frame_equal(hide_flow(flow, 1), flow)
 
