@@ -142,7 +142,7 @@ def _name_room(
 
 def line_blocks(table: pd.DataFrame, names: list[str]) -> NDArray[np.float64]:
     """The share of the patients with each state as each line, (lines, names)."""
-    size = np.zeros((max(int(table["line"].max()), 2), len(names)))
+    size = np.zeros((max([*table["line"], 2]), len(names)))
     code = {name: k for k, name in enumerate(names)}
     at = table["state"].map(code).to_numpy(dtype=np.intp)
     np.add.at(size, (table["line"].to_numpy() - 1, at), table["share"].to_numpy(dtype=float))

@@ -108,7 +108,7 @@ def test_the_index_is_that_of_two_runs_of_the_study(
     shares = numbers.index.str.startswith("share of cluster")  # of rounded numbers
     assert off[rounded].max() < study.privacy.min_count
     assert off[shares].max() < study.privacy.min_count / 300
-    assert off[~rounded & ~shares].max() <= 0.005  # two decimals
+    assert off[~rounded & ~shares].max() <= 0.005 + 1e-12  # two decimals
 
 
 def test_tables_ranges_and_picture(folder: Path, done: dict[str, Any]) -> None:
