@@ -550,7 +550,7 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
         elif not membership:
             by_term.setdefault(row.term, []).append(i)
     tests = []
-    if by_class:
+    if len(by_class) > 1:
         first, *others = by_class
         every = [_contrast(by_class[first], by_class[c], len(rows)) for c in others]
         tests.append({"test": "all equal", **_wald(np.vstack(every), estimate, covariance)})
