@@ -90,6 +90,9 @@ def by_files(root: Path, sites: list[str]) -> Path:
         sent = (out / "ensemble.json").read_bytes()
         mmlca.Hospital.from_study(study, site, folder=home).assign(sent)
     refine_by_files(study, homes, out)
+    last = (out / "ensemble.json", out / f"shared-{ROUNDS}.json")
+    for site, home in homes.items():
+        mmlca.Hospital.from_study(study, site, folder=home).results(*last)
     return out
 
 
