@@ -217,6 +217,7 @@ def jaccard(pairs: pd.DataFrame) -> dict[int, float]:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> columns = ["site", "cluster", "number", "patients"]
     >>> rows = [("A", 1, 1, 2), ("A", 2, 2, 1), ("B", 1, 1, 1), ("B", 2, 1, 1), ("B", 2, 2, 1)]
     >>> jaccard(pd.DataFrame(rows, columns=columns))

@@ -132,6 +132,7 @@ def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
     Whole numbers stay as they are; other numbers have at most three digits, and some columns fewer.
 
+    >>> import pandas as pd
     >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
     >>> round_indices("models", table)
           bic    n     se
