@@ -158,6 +158,25 @@ def site_proportions(
 # --- any data ---------------------------------------------------------------------------------
 
 
+def capped_site(patients: Sequence[float]) -> tuple[int, float]:
+    """The site with most patients, and the factor by which its sums count.
+
+    With three sites or more none counts for more than all the others together.
+
+    Examples
+    --------
+    >>> capped_site([300, 3300, 300, 300])
+    (1, 0.2727272727272727)
+    >>> capped_site([2172, 3150])
+    (1, 1.0)
+    """
+    largest = int(np.argmax(patients))
+    others = sum(patients) - patients[largest]
+    if len(patients) < 3 or patients[largest] <= others:
+        return largest, 1.0
+    return largest, others / patients[largest]
+
+
 def n_patients(data: Any) -> int:
     return int(data.shape[0] if hasattr(data, "shape") else len(data))
 

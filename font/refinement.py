@@ -31,7 +31,14 @@ from numpy.typing import ArrayLike
 
 from font.checks import Floats, Integers, Models, check_dict, some, whole_number
 from font.errors import InputError, ReportWarning
-from font.labels import label, n_patients, own_weights, patient_ids, site_proportions
+from font.labels import (
+    capped_site,
+    label,
+    n_patients,
+    own_weights,
+    patient_ids,
+    site_proportions,
+)
 from font.models import wrap
 from font.probabilities import posterior
 
@@ -197,22 +204,40 @@ def refine_clusters(
     n_clusters: int,
     steps: int | str = 1,
     seed: int | np.random.Generator | None = None,
+    *,
+    capped: bool = False,
 ) -> Refined:
-    """`refine` from any clusters {site: (n,)}, for models like `template`."""
+    """`refine` from any clusters {site: (n,)}, for models like `template`.
+
+    If `capped`, of three or more sites none counts for more than all the others together, as
+    between sites that exchange files.
+    """
+    counts = dict.fromkeys(sites, 1.0)
+    if capped:
+        largest, factor = capped_site([n_patients(part) for part in sites.values()])
+        counts[list(sites)[largest]] = factor
     if steps == "held-out":
-        path = _held_out_path(template, sites, clusters, n_clusters, np.random.default_rng(seed))
-        result = refine_clusters(template, sites, clusters, n_clusters, int(path.argmax()))
+        rng = np.random.default_rng(seed)
+        path = _held_out_path(template, sites, clusters, n_clusters, counts, rng)
+        number = int(path.argmax())
+        result = refine_clusters(template, sites, clusters, n_clusters, number, capped=capped)
         return replace(result, held_out_path_=path)
-    model = _first_model(template, sites, clusters, n_clusters)
-    return _climb(model, {site: fewer(template, part) for site, part in sites.items()}, steps)
+    model = _first_model(template, sites, clusters, n_clusters, counts)
+    parts = {site: fewer(template, part) for site, part in sites.items()}
+    return _climb(model, parts, steps, counts)
 
 
 def _first_model(
-    template: Any, sites: Mapping[Any, Any], clusters: Mapping[Any, Integers], n_clusters: int
+    template: Any,
+    sites: Mapping[Any, Any],
+    clusters: Mapping[Any, Integers],
+    n_clusters: int,
+    counts: Mapping[Any, float],
 ) -> Any:
     """The shared model that the patients assigned to the clusters give."""
     total = sum(
-        first_sums(template, part, clusters[site], n_clusters) for site, part in sites.items()
+        counts[site] * first_sums(template, part, clusters[site], n_clusters)
+        for site, part in sites.items()
     )
     empty = np.flatnonzero(np.asarray(total)[:, 0] <= 0)
     if len(empty):
@@ -228,6 +253,7 @@ def _held_out_path(
     sites: Mapping[Any, Any],
     clusters: Mapping[Any, Integers],
     n_clusters: int,
+    counts: Mapping[Any, float],
     rng: np.random.Generator,
 ) -> Floats:
     """Mean log-likelihood of held-out patients after 0, 1, … steps on the others.
@@ -257,8 +283,8 @@ def _held_out_path(
         path.append(total / weight if weight else 0.0)
         return len(path) < 2 or path[-1] >= path[-2]
 
-    model = _first_model(template, inside, labels, n_clusters)
-    _climb(model, {s: fewer(template, p) for s, p in inside.items()}, "converge", go_on)
+    model = _first_model(template, inside, labels, n_clusters, counts)
+    _climb(model, {s: fewer(template, p) for s, p in inside.items()}, "converge", counts, go_on)
     return np.array(path)
 
 
@@ -266,11 +292,13 @@ def _climb(
     model: Any,
     sites: Mapping[Any, Any],
     steps: int | str,
+    counts: Mapping[Any, float],
     go_on: Callable[[Any, Mapping[Any, Floats]], bool] | None = None,
 ) -> Refined:
     """EM from a shared model: the loop of all steps, each site's step and the centre's.
 
-    `go_on`, given the model and the sites' proportions after each step, may end it.
+    `counts` says what a patient of each site counts for, in the log-likelihood too. `go_on`, given
+    the model and the sites' proportions after each step, may end it.
     """
     most = _MOST_STEPS if isinstance(steps, str) else steps
     path: list[tuple[float, float]] = []
@@ -279,8 +307,8 @@ def _climb(
     last = model
     while True:
         found = {site: site_step(model, part, shares[site]) for site, part in sites.items()}
-        loglik = sum(step.loglik for step in found.values())
-        penalised = loglik + _penalty(model, found)
+        loglik = sum(counts[site] * step.loglik for site, step in found.items())
+        penalised = loglik + _penalty(model, found, counts)
         if path and penalised < path[-1][1] - _FALL * abs(path[-1][1]):
             warnings.warn(
                 f"step {len(path)} lowered the log-likelihood from {path[-1][1]:,.4f} to "
@@ -303,7 +331,10 @@ def _climb(
             break
         if go_on is not None and not go_on(model, shares):  # type: ignore[arg-type]
             break
-        total = sum(model.statistics(sites[s], step.membership) for s, step in found.items())
+        total = sum(
+            counts[site] * model.statistics(sites[site], step.membership)
+            for site, step in found.items()
+        )
         last, model = model, model.from_statistics(total)
     if isinstance(steps, str) and not converged and len(path) > most:
         warnings.warn(
@@ -452,11 +483,13 @@ def _posterior(logs: Floats, proportions: Floats) -> tuple[Floats, Floats]:
     return membership, np.where(lost, -np.inf, each)
 
 
-def _penalty(model: Any, found: Mapping[Any, SiteStep]) -> float:
+def _penalty(model: Any, found: Mapping[Any, SiteStep], counts: Mapping[Any, float]) -> float:
     penalty = float(model.log_penalty()) if hasattr(model, "log_penalty") else 0.0
     prior = _prior(model)
     if prior:
-        penalty += prior * sum(float(np.log(step.proportions).sum()) for step in found.values())
+        penalty += prior * sum(
+            counts[site] * float(np.log(step.proportions).sum()) for site, step in found.items()
+        )
     return penalty
 
 

@@ -1,4 +1,4 @@
-"""Hospitals and a centre over Flower: the same round as with files.
+"""Hospitals and a centre over Flower: the same round as with files, down to the report.
 
 On every machine, run pip install 'mmlca[federated]'. At the centre:
 
@@ -12,16 +12,20 @@ where FLWR_HOME/config.toml defines `centre`:
     address = "centre.example:8000"
     root-certificates = "ca.crt"
 
-At each hospital, whose study file names its records and the smallest count that may be shown:
+and `study` in pyproject.toml (or --run-config 'study="/home/centre/study.toml"') names the study
+file that all sites have agreed on: sites, classes, ensemble, refinement, privacy, public keys. The
+folder `out` gets what came in, the ensemble, and the report in `report/report.html`.
+
+At each hospital, which has the same study file, and its own file that never travels (site.toml):
 
     flower-supernode --superlink centre.example:8000 --root-certificates ca.crt \
-        --node-config 'study="/home/study/study.toml" site="north" folder="/home/study/out"'
+        --node-config 'study="study.toml" own="site.toml" folder="out"'
 
 `folder` gets a copy of everything that leaves, and `clusters.csv`, which does not. README.md says
 how the centre lets only known machines connect, and how files are signed. To try it on one
-machine (with 'flwr[simulation]'): start `flower-superlink --insecure --simulation`, set
-`insecure = true` in config.toml, and add to `flwr run` the options
---federation-config 'num-supernodes=3' --run-config 'simulated="/home/study/study.toml"'.
+machine (with 'flwr[simulation]'), with a study file that names the sequences or records of every
+site: start `flower-superlink --insecure --simulation`, set `insecure = true` in config.toml, and
+add to `flwr run` the option --federation-config 'num-supernodes=3'.
 """
 
 from __future__ import annotations
@@ -31,21 +35,29 @@ from pathlib import Path
 from flwr.app import Context
 
 import mmlca
-from font.exchange.flower import client_app, server_app
+from font.exchange.flower import client_app
+from mmlca.federation.centre_run import flower_centre
+from mmlca.study.study_file import read_network_study
 
 
 def hospital(context: Context) -> mmlca.Hospital:
     """This site, from the configuration of its own SuperNode."""
     node, run = context.node_config, context.run_config
-    if "site" in node:
+    if "folder" in node:
+        own, site = node.get("own"), node.get("site")
         return mmlca.Hospital.from_study(
-            str(node["study"]), str(node["site"]), folder=Path(str(node["folder"]))
+            str(node["study"]),
+            None if site is None else str(site),
+            site_file=None if own is None else str(own),
+            folder=Path(str(node["folder"])),
+            fewer_classes=True,
         )
     # a simulation: all sites on one machine
-    site = str(run["sites"]).split(",")[int(node["partition-id"])]
-    study = Path(str(run["simulated"]))
-    return mmlca.Hospital.from_study(study, site, folder=study.parent / "simulated" / site)
+    study = Path(str(run["study"]))
+    site = list(read_network_study(study).sites)[int(node["partition-id"])]
+    home = study.parent / "simulated" / site
+    return mmlca.Hospital.from_study(study, site, folder=home, fewer_classes=True)
 
 
 hospitals = client_app(hospital)
-centre = server_app()
+centre = flower_centre()

@@ -112,6 +112,7 @@ def server_app(
     refine: int | str | None = None,
     secure: bool | None = None,
     done: Callable[[Round], Any] | None = None,
+    plan: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     **settings: Any,
 ) -> ServerApp:
     """The app of the centre: one round, its refinement if the study wants one, then the end.
@@ -121,33 +122,64 @@ def server_app(
     "MGB,VA"; `out`, else "results"; `clusters`, where 0 stands for the sites' vote; `timeout`, the
     seconds to wait for the sites in each step, else 3600; `refine`, where "" stands for none;
     `secure`. The round begins when as many as `sites` are connected, or when the time is up. `done`
-    is called with the `Round`; `settings` go to `run_round`.
+    is called with the `Round`; `settings` go to `run_round`. `plan` is called with the
+    configuration when the round begins, since a hospital that has the same app does not have the
+    centre's files; the arguments that it returns take the place of these.
     """
     app = ServerApp()
+    given = {
+        "header": header,
+        "sites": sites,
+        "out": out,
+        "n_clusters": n_clusters,
+        "timeout": timeout,
+        "refine": refine,
+        "secure": secure,
+        "done": done,
+        **settings,
+    }
 
     @app.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        named = sites
-        if named is None:
-            named = [s.strip() for s in str(config.get("sites", "")).split(",") if s.strip()]
-        wait = float(config.get("timeout", 3600.0)) if timeout is None else timeout
-        steps: Any = str(config.get("refine", "")) if refine is None else refine
-        result = run_round(
-            lambda step, files, to: ask(grid, step, files, to, wait, len(named)),
-            header or _header(config),
-            sites=named,
-            out=Path(str(config.get("out", "results")) if out is None else out),
-            n_clusters=n_clusters or int(config.get("clusters", 0)) or None,
-            refine=int(steps) if str(steps).isdecimal() else steps or None,
-            secure=config.get("secure", False) is True if secure is None else secure,
-            **settings,
-        )
-        _log.info("%s", result.report)
-        if done is not None:
-            done(result)
+        _run(grid, config, **(given | dict({} if plan is None else plan(config))))
 
     return app
+
+
+def _run(
+    grid: Grid,
+    config: Mapping[str, Any],
+    *,
+    header: Header | None,
+    sites: Sequence[str] | None,
+    out: str | Path | None,
+    n_clusters: int | None,
+    timeout: float | None,
+    refine: int | str | None,
+    secure: bool | None,
+    done: Callable[[Round], Any] | None,
+    **settings: Any,
+) -> None:
+    """The round, with the arguments of `server_app`."""
+    if sites is None:
+        sites = [s.strip() for s in str(config.get("sites", "")).split(",") if s.strip()]
+    n_sites = len(sites)
+    wait = float(config.get("timeout", 3600.0)) if timeout is None else timeout
+    steps: Any = str(config.get("refine", "")) if refine is None else refine
+    result = run_round(
+        lambda step, files, to: ask(grid, step, files, to, wait, n_sites),
+        header or _header(config),
+        sites=sites,
+        out=Path(str(config.get("out", "results")) if out is None else out),
+        n_clusters=n_clusters or int(config.get("clusters", 0)) or None,
+        refine=int(steps) if str(steps).isdecimal() else steps or None,
+        secure=config.get("secure", False) is True if secure is None else secure,
+        **settings,
+    )
+    _log.info("%s", result.report)
+    if done is not None:
+        done(result)
 
 
 def _header(config: Mapping[str, Any]) -> Header:

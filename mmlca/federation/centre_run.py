@@ -128,6 +128,30 @@ def write_report(
     )
 
 
+def flower_centre() -> Any:
+    """The centre's `flwr.serverapp.ServerApp`: the round of a study, and its report.
+
+    The run's configuration (`flwr run --run-config 'study="/home/centre/study.toml"'`) names the
+    study file that all sites have agreed on as `study`, the folder for everything as `out`
+    ("results"), the seconds to wait for the sites in each step as `timeout` (3600), and the
+    centre's private key, if it signs, as `signing-key`. The report is in the folder's `report`.
+    """
+    from font.exchange.flower import server_app
+
+    return server_app(plan=_flower_plan)
+
+
+def _flower_plan(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the study file says to `font.exchange.flower.server_app`."""
+    study, out = read_network_study(str(config["study"])), Path(str(config.get("out", "results")))
+    key = config.get("signing-key")
+    return round_settings(study) | {
+        "header": centre_header(study, Path(str(key)) if key else None),
+        "out": out,
+        "done": lambda result: write_report(study, result, out / "report"),
+    }
+
+
 def _as_reported(study: Study, results: Mapping[str, SiteResults]) -> Study:
     """The study as its report describes it: which sites have records, and that counts are rounded.
 

@@ -125,9 +125,7 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
             "sent; ask the centre for the file that they are part of."
         )
     own = float(least.reshape(total.shape)[:, 0].sum())
-    capped = (
-        len(shared.sites) > 2 and own > 0
-    )  # see `font.exchange.messages.refinement.capped_site`
+    capped = len(shared.sites) > 2 and own > 0  # see `font.labels.capped_site`
     counted = min(1.0, float(total[:, 0].sum()) / 2 / own) if capped else 1.0
     if (total.ravel() < counted * least - 1 / shared.payload["scale"]).any():
         raise InputError(

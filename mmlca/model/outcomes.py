@@ -511,7 +511,7 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
         tests.append(test | _wald(contrast, estimate, covariance))
     for test, p in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
         test["p_holm"] = p
-    if by_class:
+    if len(by_class) > 1:
         first, *others = by_class.values()
         every = np.vstack([eye[other] - eye[first] for other in others])
         tests.insert(0, {"test": "all equal", **_wald(every, estimate, covariance)})

@@ -243,12 +243,19 @@ def combine(
 
 
 def refined(analysis: Analysis, steps: int | str, seed: int) -> Analysis:
-    """The same with the refinement of the ensemble, which leads in the patients' files."""
+    """The same with the refinement of the ensemble, which leads in the patients' files.
+
+    Where the ensemble is that of sites that exchange files, sites count as they do there.
+    """
     data = analysis.sequences
     begin = {site: part.to_numpy() - 1 for site, part in analysis.clusters.items()}
     n_clusters = max(int(part.max()) for part in begin.values()) + 1
     template = check_family(analysis.models)
-    result = refine_clusters(template, data, begin, n_clusters, steps, seed)
+    assert analysis.ensemble is not None
+    as_between_sites = analysis.ensemble.method in ("latent", "kmeans-classes")
+    result = refine_clusters(
+        template, data, begin, n_clusters, steps, seed, capped=as_between_sites
+    )
     members = {site: result.predict_proba(part, site) for site, part in data.items()}
     clusters = {site: result.predict(part, site) + 1 for site, part in data.items()}
     patients = {}

@@ -201,33 +201,74 @@ class CourseCounts(NamedTuple):
     switched: NDArray[np.float64]
 
 
+class EachCourse(NamedTuple):
+    """What each patient of a group does, for n patients.
+
+    Parameters
+    ----------
+    begin, end : (n,)
+        Codes of the first and last observed state; −1 if nothing is observed.
+    followed : (n,)
+        Number of times up to the last observed one.
+    switched : (n,)
+        Number of times before the first switch, 0 without one.
+    paths : {longest: n of Path}
+    """
+
+    begin: NDArray[np.int8]
+    end: NDArray[np.int8]
+    followed: NDArray[np.intp]
+    switched: NDArray[np.intp]
+    paths: dict[int, list[Path]]
+
+
+def each_course(data: Sequences) -> EachCourse:
+    """What each patient of a group does."""
+    lines, last = line_codes(data, max(LONGEST) + 1), _last_observed(data)
+    changed = (data.codes != lines[:, :1]) & (data.codes >= 0)
+    return EachCourse(
+        lines[:, 0],
+        data.codes[np.arange(len(data)), last],
+        last + 1,
+        np.where(lines[:, 1] >= 0, changed.argmax(axis=1), 0),
+        {longest: _cut_paths(data, lines, longest) for longest in LONGEST},
+    )
+
+
+def counted(data: Sequences) -> Sequences:
+    """The patients who have a weight."""
+    return data if (data.weights > 0).all() else data[data.weights > 0]
+
+
 def count_courses(data: Sequences) -> CourseCounts:
     """The counts of a group of patients."""
-    data = data if (data.weights > 0).all() else data[data.weights > 0]
-    n_times, lines = data.shape[1], line_codes(data, max(LONGEST) + 1)
-    last = _last_observed(data)
-    changed = (data.codes != lines[:, :1]) & (data.codes >= 0)
-    until = changed.argmax(axis=1)[lines[:, 1] >= 0]
+    data = counted(data)
+    n_times, each = data.shape[1], each_course(data)
     return CourseCounts(
         data.states,
         data.times,
         float(data.weights.sum()),
-        _weight_by_state(data, lines[:, 0]),
-        _weight_by_state(data, data.codes[np.arange(len(data)), last]),
+        _weight_by_state(data, each.begin),
+        _weight_by_state(data, each.end),
         state_counts(data),
         _switch_counts(data),
-        {longest: _path_counts(data, lines, longest) for longest in LONGEST},
-        np.bincount(last + 1, weights=data.weights, minlength=n_times + 1).astype(float),
-        np.bincount(until, minlength=n_times + 1).astype(float),
+        {longest: _weight_of_paths(data, paths) for longest, paths in each.paths.items()},
+        np.bincount(each.followed, weights=data.weights, minlength=n_times + 1).astype(float),
+        np.bincount(each.switched[each.switched > 0], minlength=n_times + 1).astype(float),
     )
 
 
-def _path_counts(data: Sequences, lines: NDArray[np.int8], longest: int) -> dict[Path, float]:
+def _cut_paths(data: Sequences, lines: NDArray[np.int8], longest: int) -> list[Path]:
     cut = lines[:, : longest + 1].astype(np.intp)
     cut[cut[:, longest] >= 0, longest] = data.n_states  # goes on, wherever
-    paths, number = np.unique(cut, axis=0, return_inverse=True)
-    weight = np.bincount(number.ravel(), weights=data.weights, minlength=len(paths))
-    return {tuple(path): float(n) for path, n in zip(paths.tolist(), weight, strict=True)}
+    return [tuple(path) for path in cut.tolist()]
+
+
+def _weight_of_paths(data: Sequences, paths: list[Path]) -> dict[Path, float]:
+    weight: dict[Path, float] = {}
+    for path, n in zip(paths, data.weights.tolist(), strict=True):
+        weight[path] = weight.get(path, 0.0) + n
+    return dict(sorted(weight.items()))
 
 
 def add_courses(parts: Sequence[CourseCounts]) -> CourseCounts:

@@ -30,7 +30,7 @@ from mmlca.tables.disclosure import (
     is_small,
     shares_of,
 )
-from mmlca.tables.treatment_lines import treatment_paths
+from mmlca.tables.treatment_lines import keyed_paths, treatment_paths
 
 _PATHS = ("path", "second_path")
 _OF_ALL = ("first_share", "still", *(f"{name}_share" for name in (*_PATHS, "end")))
@@ -144,14 +144,15 @@ def courses_by_group(
     """
     distribution = state_distribution(data, groups)
     transitions = transition_counts(data, groups)
-    paths = treatment_paths(data, groups, min_count=min_count)
     n = {(s, str(g)): k for s, part in groups.items() for g, k in part.value_counts().items()}
     few = frozenset(pair for pair, k in n.items() if is_small(k, min_count))
     if rounding is not None:
         keys = course_keys(data, groups, rounding) if keys is None else keys
         distribution = rounded_distribution(distribution, rounding, keys)
         transitions = rounded_transitions(transitions, rounding, keys)
-        paths = rounded_paths(paths, rounding, keys)
+        paths = rounded_paths(keyed_paths(data, groups, min_count, rounding.key_of), rounding, keys)
+    else:
+        paths = treatment_paths(data, groups, min_count=min_count)
     sizes, name = (
         shown_sizes(groups, min_count, rounding),
         "size" if rounding is None else "rounded_size",
@@ -332,15 +333,16 @@ def rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKey
 
 
 def rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
-    """Paths; a path's share is divided among its continuations by their rounded numbers.
+    """Paths of `keyed_paths`; a path's share is divided among its continuations by their numbers.
 
     The first line is the first state, so that it is rounded as that is in other tables.
     """
     pairs = zip(table["site"], table["group"], table["path"], strict=True)
     first = np.array([(s or EVERYONE, str(g), path) in keys for s, g, path in pairs], dtype=bool)
-    count = pd.Series(rounding.column(table, "count", ["path"], "path"), table.index)
+    drawn = zip(table["count"], table["key"], strict=True)
+    count = pd.Series([rounding.named(n, key) for n, key in drawn], table.index, dtype=float)
     count[first] = _by_state(table[first], "path", rounding, keys)
-    table = table.assign(count=count).drop(columns="patients")
+    table = table.assign(count=count).drop(columns=["patients", "key"])
     table = table.assign(share=share_of_paths(table))
     return table[table["share"] > 0]
 

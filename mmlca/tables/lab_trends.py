@@ -132,7 +132,7 @@ class Trend:
             f"random intercept by patient) at each site, with {percent} bands from the sandwich "
             "estimator with patients as clusters.",
             what[self.bands],
-            f"A curve ends where fewer than {fewest} patients of the group have earlier or later "
+            f"A curve ends where fewer than {fewest:g} patients of the group have earlier or later "
             "values.",
             "Values before the index date are those of patients who are grouped by their later "
             "treatment.",

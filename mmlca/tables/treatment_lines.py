@@ -11,8 +11,8 @@ are large enough, and nothing smaller follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,13 +25,14 @@ from mmlca.tables.groups import Groups, SequencesBySite, by_group
 
 ENDED, OTHER = "no further", "others"
 ARROW = " → "
+_MAX_LINES = 4
 
 
 def treatment_paths(
     sequences: Sequences | SequencesBySite,
     groups: Groups = None,
     *,
-    max_lines: int = 4,
+    max_lines: int = _MAX_LINES,
     min_count: int = 0,
 ) -> pd.DataFrame:
     """How many patients take each path of treatment lines, as a tree.
@@ -70,7 +71,7 @@ def treatment_lines(
     sequences: Sequences | SequencesBySite,
     groups: Groups = None,
     *,
-    max_lines: int = 4,
+    max_lines: int = _MAX_LINES,
     min_count: int = 0,
 ) -> pd.DataFrame:
     """How patients move from one treatment line to the next: sums of `treatment_paths`.
@@ -96,6 +97,17 @@ def treatment_lines(
     """
     _check(max_lines)
     return by_group(sequences, groups, lambda s: _lines(s, max_lines, min_count))
+
+
+def keyed_paths(
+    sequences: SequencesBySite, groups: Groups, min_count: int, key_of: Callable[[Any], str]
+) -> pd.DataFrame:
+    """`treatment_paths` with a column `key`, what `key_of` calls the patients of a branch."""
+    return by_group(
+        sequences,
+        groups,
+        lambda s: _paths(s, _MAX_LINES, min_count, lambda rows: key_of(s.ids[rows])),
+    )
 
 
 def branch_names(states: Sequence[str]) -> list[str]:
@@ -176,9 +188,14 @@ def _split(
     return branches
 
 
-def _paths(s: Sequences, max_lines: int, min_count: int) -> pd.DataFrame:
+def _paths(
+    s: Sequences,
+    max_lines: int,
+    min_count: int,
+    key_of: Callable[[NDArray[np.intp]], str] | None = None,
+) -> pd.DataFrame:
     names = branch_names(s.states)
-    total = s.weights.sum()
+    total, branches = s.weights.sum(), list(_tree(s, max_lines, min_count))
     rows = [
         (
             len(branch.path),
@@ -189,11 +206,13 @@ def _paths(s: Sequences, max_lines: int, min_count: int) -> pd.DataFrame:
             float(s.weights[branch.rows].sum()),
             branch.patients,
         )
-        for branch in _tree(s, max_lines, min_count)
+        for branch in branches
     ]
     table = pd.DataFrame(
         rows, columns=["line", "path", "parent", "before", "state", "count", "patients"]
     )
+    if key_of is not None:
+        table["key"] = pd.Series([key_of(branch.rows) for branch in branches], dtype=object)
     return table.assign(share=table["count"] / total if total > 0 else table["count"])
 
 

@@ -15,9 +15,10 @@ is small, and what reveals it, within a table and its margins.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -615,3 +616,172 @@ def inside_system(out: Path, sites: tuple[str, ...]) -> System:
         parts = [(row.outcome, site, level, group) for site in sites]
         system.add(parts, ("cases", row.outcome, level, group))
     return system
+
+
+class ResultsAttack(System):
+    """What the results of a site tell of the numbers of its patients, by all views together.
+
+    For sites without gaps, where every patient is observed from the first window up to a last one.
+    """
+
+    def __init__(self, tables: Mapping[str, pd.DataFrame], unit: int = 11) -> None:
+        super().__init__(unit)
+        self.tables = tables
+        self.states, self.times = (tables[name].iloc[:, 0].tolist() for name in ("states", "times"))
+        self.drawn(("patients",), tables["about"]["patients"].item(), ("site",))
+        self.views: dict[str, list[int]] = {}
+        for row in tables["groups"].itertuples(index=False):
+            self.views.setdefault(row.view, []).append(int(row.group))
+            self.drawn(
+                ("size", row.view, int(row.group)),
+                row.patients,
+                ("group", row.view, int(row.group)),
+            )
+        for view, groups in self.views.items():
+            self.add([("size", view, g) for g in groups], ("patients",))
+            for group in groups:
+                self._windows(view, group)
+                self._ends(view, group)
+                self._spans(view, group)
+                self._paths(view, group)
+                self._courses(view, group)
+        self._same_patients()
+
+    def rows(self, name: str, view: str, group: int) -> list[Any]:
+        table = self.tables[name]
+        table = table[(table["view"] == view) & (table["group"] == group)]
+        return list(table.rename(columns={"from": "before"}).itertuples(index=False))
+
+    def _windows(self, view: str, group: int) -> None:
+        own, of = ("group", view, group), (view, group)
+        shown = {(row.time, row.state): row for row in self.rows("windows", view, group)}
+        for t, time in enumerate(self.times):
+            for state in self.states:
+                row = shown.get((time, state))
+                count, n = (row.count, row.n) if row else (0.0, 0.0)  # rounded to nobody
+                self.drawn(("cell", *of, t, state), count, (*own, state), clipped=count == n)
+                self.drawn(("observed", *of, t), n, own)
+            self.add([("cell", *of, t, s) for s in self.states], ("observed", *of, t))
+        self.add([("observed", *of, 0)], ("size", *of))
+
+    def _ends(self, view: str, group: int) -> None:
+        of, shown = (view, group), {r.state: r for r in self.rows("ends", view, group)}
+        for state in self.states:
+            row = shown.get(state)
+            self.drawn(("begin", *of, state), row.begin if row else 0, ("group", *of, state))
+            self.shown(("end", *of, state), row.end if row else 0)
+            self.add([("begin", *of, state)], ("cell", *of, 0, state))
+        for name in ("begin", "end"):
+            self.add([(name, *of, s) for s in self.states], ("size", *of))
+
+    def _spans(self, view: str, group: int) -> None:
+        """Those of at least each length are rounded by one draw: of the group, of who switches."""
+        of, n = (view, group), len(self.times)
+        shown = {int(row.windows): row for row in self.rows("spans", view, group)}
+        none = not any(row.switched for row in shown.values())  # those of few are left out
+        for k in range(1, n + 1):
+            longer = [row for windows, row in shown.items() if windows >= k]
+            followed = sum(row.followed for row in longer)
+            self.drawn(("lasting", *of, k), followed, ("group", *of))
+            self.add([("followed", *of, j) for j in range(k, n + 1)], ("lasting", *of, k))
+            switched = np.nan if none else sum(row.switched for row in longer)
+            self.drawn(("waiting", *of, k), switched, ("switchers", *of))
+            self.add([("switched", *of, j) for j in range(k, n + 1)], ("waiting", *of, k))
+            self.add([("observed", *of, k - 1)], ("lasting", *of, k))
+            if k < n:
+                self.at_most([("switched", *of, k)], ("observed", *of, k))
+        self.unknown(("switched", *of, n), 0, 0)
+        self.add([("lasting", *of, 1)], ("size", *of))
+        self.add([("waiting", *of, 1), ("stay", *of)], ("size", *of))
+
+    def _paths(self, view: str, group: int) -> None:
+        """Each path, and all smaller ones by the state in which they begin."""
+        of = (view, group)
+        named: dict[int, dict[tuple[str, ...], list[Name]]] = {}
+        for row in self.rows("paths", view, group):
+            cut = int(row.longest)
+            if row.first is None:
+                self.shown(("rest", *of, cut), row.count)
+                continue
+            path = tuple(s for s in (row.first, row.second, row.third) if s is not None)
+            name = ("path", *of, cut, path, bool(row.more))
+            self.unknown(name, self.unit)
+            self.shown(name, row.count)
+            named.setdefault(cut, {}).setdefault(path[:1], []).append(name)
+        for cut, by_first in named.items():
+            rest = [("rest", *of, cut, state) for state in self.states]
+            self.add(rest, ("rest", *of, cut))
+            for state in self.states:
+                parts = [*by_first.get((state,), []), ("rest", *of, cut, state)]
+                self.add(parts, ("begin", *of, state))
+                name = ("path", *of, cut, (state,), False)
+                if name not in self.at:  # fewer than the unit never leave a state
+                    self.unknown(name, 0, self.unit - 1)
+                    self.at_most([name], ("rest", *of, cut, state))
+            self.add([("path", *of, cut, (s,), False) for s in self.states], ("stay", *of))
+        for row in self.rows("lines", view, group):
+            name = ("line", *of, row.path)
+            self.unknown(name, self.unit)
+            self.shown(name, row.count)
+            if row.path in self.states:
+                self.add([name], ("begin", *of, row.path))
+        parents: dict[str, list[Name]] = {}
+        for row in self.rows("lines", view, group):
+            parents.setdefault(row.parent, []).append(("line", *of, row.path))
+        for parent, parts in parents.items():  # the tree is cut by the exact numbers
+            self.at_most(parts, ("line", *of, parent) if parent else ("size", *of))
+
+    def _courses(self, view: str, group: int) -> None:
+        of, part_of = (view, group), dict[Name, list[Name]]()
+        table = self.tables["spells"]
+        table = table[(table["view"] == view) & (table["group"] == group)]
+        for row in self.rows("courses", view, group):
+            if row.kind != "frequent":
+                continue
+            spells = table[(table["kind"] == row.kind) & (table["rank"] == row.rank)]
+            course = [
+                s
+                for s, n in zip(spells["state"], spells["windows"], strict=True)
+                for _ in range(int(n))
+            ]
+            name = ("course", *of, tuple(course))
+            self.unknown(name, self.unit)
+            self.shown(name, row.count)
+            cells = [("cell", *of, t, s) for t, s in enumerate(course)]
+            cells += [("end", *of, course[-1]), ("followed", *of, len(course))]
+            if len(spells) > 1:
+                cells.append(("switched", *of, int(spells["windows"].iloc[0])))
+            for cell in cells:
+                part_of.setdefault(cell, []).append(name)
+        for cell, names in part_of.items():
+            self.at_most(names, cell)
+
+    def _same_patients(self) -> None:
+        """All views have the same patients; who is in two groups is a part of both."""
+        kinds = [("end", s) for s in self.states]
+        kinds += [(n, k) for n in ("followed", "switched") for k in range(1, len(self.times) + 1)]
+        kinds += [("cell", t, s) for t in range(len(self.times)) for s in self.states]
+
+        def of(view: str, group: int, kind: Name) -> Name:
+            return (kind[0], view, group, *kind[1:])
+
+        for view, groups in self.views.items():
+            for kind in kinds:
+                self.add([of(view, g, kind) for g in groups], ("everyone", *kind))
+        pairs = self.tables["overlaps"]
+        for (a, b), rows in pairs.groupby(["view", "other"], sort=False):
+            shown = {(int(r.group), int(r.other_group)): r.patients for r in rows.itertuples()}
+            for g in self.views[a]:
+                for h in self.views[b]:
+                    pair = ("pair", a, b, g, h)
+                    self.shown(pair, shown.get((g, h), 0.0))
+                    for kind in kinds:
+                        self.at_most([("both", a, b, g, h, *kind)], pair)
+            for g in self.views[a]:
+                self.add([("pair", a, b, g, h) for h in self.views[b]], ("size", a, g))
+                for kind in kinds:
+                    self.add([("both", a, b, g, h, *kind) for h in self.views[b]], of(a, g, kind))
+            for h in self.views[b]:
+                self.add([("pair", a, b, g, h) for g in self.views[a]], ("size", b, h))
+                for kind in kinds:
+                    self.add([("both", a, b, g, h, *kind) for g in self.views[a]], of(b, h, kind))

@@ -102,6 +102,7 @@ from font.exchange.masked import (
 from font.exchange.messages.ensemble import EnsembleFile, read_ensemble
 from font.exchange.messages.model import check_model
 from font.exchange.registry import Message, ModelFamily, family_of
+from font.labels import capped_site
 
 MOST_STEPS = 50  # of one refinement between sites
 _SETTLED = 1e-3  # largest change of a class parameter after which "converge" ends
@@ -523,23 +524,6 @@ def share(
         min_count=min(part.payload["min_count"] for part in sums),
         rounds=rounds,
     )
-
-
-def capped_site(patients: Sequence[float]) -> tuple[int, float]:
-    """The site with most patients, and the factor by which its sums count.
-
-    With three sites or more none counts for more than all the others together.
-
-    >>> capped_site([300, 3300, 300, 300])
-    (1, 0.2727272727272727)
-    >>> capped_site([2172, 3150])
-    (1, 1.0)
-    """
-    largest = int(np.argmax(patients))
-    others = sum(patients) - patients[largest]
-    if len(patients) < 3 or patients[largest] <= others:
-        return largest, 1.0
-    return largest, others / patients[largest]
 
 
 def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mmlca.study.results.part import Column, Part
 from mmlca.study.results.patients import REFINED
 from mmlca.tables.clusters import (
-    GOES_ON,
     LONGEST,
     CourseCounts,
     Path,
     count_courses,
+    counted,
+    each_course,
     switch_steps,
 )
 from mmlca.tables.course_tables import (
@@ -26,7 +28,7 @@ from mmlca.tables.course_tables import (
 from mmlca.tables.describe import course_spells, course_texts, frequent, state_distribution
 from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.representatives import shown_medoids
-from mmlca.tables.treatment_lines import ARROW, treatment_paths
+from mmlca.tables.treatment_lines import keyed_paths, treatment_paths
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -39,6 +41,7 @@ SHARED_BY = 5
 """Courses of fewer patients are not drawn: ties would decide which come first."""
 FREQUENT, REPRESENTATIVE = "frequent", "representative"
 Rows = list[list[Any]]
+Floats = NDArray[np.float64]
 
 
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
@@ -59,18 +62,22 @@ def _of_view(
     site, data, min_count = patients.site, patients.sequences, study.privacy.min_count
     sites, labels, rounding = {site: data}, {site: groups}, patients.rounding_of(view)
     windows = state_distribution(sites, labels)
-    lines = treatment_paths(sites, labels, min_count=min_count)
     keys: CourseKeys = {}
-    if rounding is not None:
+    if rounding is None:
+        lines = treatment_paths(sites, labels, min_count=min_count)
+    else:
         keys = course_keys(sites, labels, rounding)
         windows = rounded_distribution(windows, rounding, keys)
-        lines = rounded_paths(lines, rounding, keys)
+        paths = keyed_paths(sites, labels, min_count, rounding.key_of)
+        lines = rounded_paths(paths, rounding, keys)
     rows: dict[str, Rows] = {name: [] for name in _TABLES if name not in ("windows", "lines")}
     for group in sorted(groups.unique().tolist()):
         members = data[(groups == group).to_numpy()]
         counts = count_courses(members)
         if rounding is not None:
-            counts = _rounded(counts, members, site, group, rounding, keys)
+            whole = rounding(counts.n, site, group)
+            ever = {state: keys.get((site, str(group), state), "") for state in data.states}
+            counts = _rounded(counts, members, whole, ever, rounding)
         for name, row in _rows(counts):
             rows[name].append([view, group, *row])
         single = () if view == REFINED else _single_courses(study, members, site, group, rounding)
@@ -101,7 +108,8 @@ def _rows(counts: CourseCounts) -> Iterator[tuple[str, list[Any]]]:
         yield "spans", [t, counts.followed[t], counts.switched[t]]
     for longest in LONGEST:
         for path, n in counts.paths[longest].items():
-            yield "paths", [longest, *_names(path, counts, longest), n]
+            if n > 0:
+                yield "paths", [longest, *_names(path, counts, longest), n]
 
 
 def _names(path: tuple[int, ...] | None, counts: CourseCounts, longest: int) -> list[Any]:
@@ -118,66 +126,66 @@ def _names(path: tuple[int, ...] | None, counts: CourseCounts, longest: int) -> 
 def _rounded(
     counts: CourseCounts,
     data: Sequences,
-    site: str,
-    group: int,
+    whole: float,
+    keys: Mapping[str, str],
     rounding: Rounding,
-    keys: Mapping[tuple[str, ...], str],
 ) -> CourseCounts:
-    """The same with all counts rounded; paths of few patients are together."""
+    """The same with all counts rounded; paths of few patients are together.
 
-    def draw(n: float, *what: Any) -> float:
-        return rounding(n, site, group, *what)
+    Each draw is named by the patients who are counted, and no part of the group is larger than the
+    `whole`. `keys` are the names of those who are ever in a state.
+    """
+    data = counted(data)
+    each, unit = each_course(data), rounding.unit
 
-    states = counts.states
-    begins = [
-        rounding.named(n, keys[site, str(group), state]) if n else 0.0
-        for state, n in zip(states, counts.begins, strict=True)
-    ]
-    ends = [
-        draw(n, "end", state) if n else 0.0 for state, n in zip(states, counts.ends, strict=True)
-    ]
-    switches, moves = np.zeros_like(counts.switches), switch_steps(data)
+    def drawn(n: float, who: NDArray[Any]) -> float:
+        return rounding.part(n, rounding.key_of(data.ids[who]), whole) if n else 0.0
+
+    def at_least(exact: Floats, who: NDArray[Any]) -> Floats:
+        """Numbers by a length: those of at least each length are rounded by one draw."""
+        longer = np.append(exact[::-1].cumsum()[::-1], 0.0)
+        key = rounding.key_of(data.ids[who])
+        return -np.diff([rounding.part(n, key, whole) for n in longer])
+
+    switches, (patient, before, after) = np.zeros_like(counts.switches), switch_steps(data)
     for i, j in np.argwhere(counts.switches > 0):
-        who = data.ids[np.unique(moves[0][(moves[1] == i) & (moves[2] == j)])]
+        who = data.ids[np.unique(patient[(before == i) & (after == j)])]
         switches[i, j] = rounding.steps(counts.switches[i, j], len(who), rounding.key_of(who))
-    few_switch = bool(is_small(counts.switched.sum(), rounding.unit))
-    followed = [draw(n, "followed", t) if n else 0.0 for t, n in enumerate(counts.followed)]
-    switched = [
-        0.0 if few_switch or not n else draw(n, "switched", t)
-        for t, n in enumerate(counts.switched)
-    ]
+    few_switch = bool(is_small(counts.switched.sum(), unit))
+    begins = zip(counts.states, counts.begins, strict=True)
     return counts._replace(
-        n=draw(counts.n),
-        begins=np.array(begins),
-        ends=np.array(ends),
+        n=whole,
+        begins=np.array([rounding.part(n, keys[s], whole) if n else 0.0 for s, n in begins]),
+        ends=np.array([drawn(n, each.end == code) for code, n in enumerate(counts.ends)]),
         switches=switches,
         paths={
-            longest: _rounded_paths(paths, counts, longest, draw, rounding.unit)
+            longest: _rounded_paths(paths, each.paths[longest], data, whole, rounding)
             for longest, paths in counts.paths.items()
         },
-        followed=np.array(followed),
-        switched=np.array(switched),
+        followed=at_least(counts.followed, each.followed > 0),
+        switched=np.zeros_like(counts.switched)
+        if few_switch
+        else at_least(counts.switched, each.switched > 0),
     )
 
 
 def _rounded_paths(
     paths: Mapping[Path, float],
-    counts: CourseCounts,
-    longest: int,
-    draw: Callable[..., float],
-    unit: int,
+    each: list[Path],
+    data: Sequences,
+    whole: float,
+    rounding: Rounding,
 ) -> dict[Path, float]:
     """The paths that enough patients take, and all others together."""
-    rounded: dict[Path, float] = {}
-    rest = counts.n
-    for path, n in paths.items():
-        if path is not None and not is_small(n, unit):
-            *states, more = _names(path, counts, longest)
-            text = ARROW.join([*filter(None, states), *([GOES_ON] if more else [])])
-            rounded[path] = draw(n, "path", text)
-            rest -= n
-    rounded[None] = draw(round(rest, 6), "path", "any other")
-    return rounded
+    shown = {path: n for path, n in paths.items() if not is_small(n, rounding.unit)}
+    members: dict[Path, list[Any]] = {path: [] for path in (*shown, None)}
+    for patient, path in zip(data.ids, each, strict=True):
+        members[path if path in shown else None].append(patient)
+    shown[None] = round(sum(n for path, n in paths.items() if path not in shown), 6)
+    return {
+        path: rounding.part(n, rounding.key_of(members[path]), whole) if n else 0.0
+        for path, n in shown.items()
+    }
 
 
 # --- single courses -----------------------------------------------------------------------
@@ -188,6 +196,7 @@ def _single_courses(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Courses that enough patients share: the most frequent, and those that represent all."""
     min_count = study.privacy.min_count
+    whole, number = float(data.weights.sum()), data.distinct()[1]
     common = frequent(data, study.outputs.top, max(SHARED_BY, min_count))
     medoids = shown_medoids(data, 5, candidates_shared_by(min_count), min_count)
     unknown = np.full(len(common.rows), np.nan)
@@ -196,10 +205,13 @@ def _single_courses(
         (REPRESENTATIVE, medoids.rows, medoids.weight, medoids.distance),
     ):
         spells = course_spells(data, rows)
-        for rank, (text, n, far) in enumerate(
-            zip(course_texts(spells), count, distance, strict=True), 1
+        for rank, (text, row, n, far) in enumerate(
+            zip(course_texts(spells), rows, count, distance, strict=True), 1
         ):
-            if rounding is not None:
+            if rounding is not None and kind == FREQUENT:
+                who = data.ids[number == number[row]]
+                n = rounding.part(n, rounding.key_of(who), rounding(whole, site, group))
+            elif rounding is not None:
                 n = rounding(n, site, group, "sequence", text)
             yield "courses", [kind, rank, n, far]
         for spell in spells.itertuples(index=False, name=None):

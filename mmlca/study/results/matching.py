@@ -30,22 +30,23 @@ def matched_classes(results: Mapping[str, SiteResults]) -> dict[str, dict[int, i
     ----------
     results : {site: SiteResults}
     """
-    overlaps = stacked(results, "overlaps")
+    overlaps, groups = stacked(results, "overlaps"), stacked(results, "groups")
     shared = overlaps[(overlaps["view"] == ENSEMBLE) & (overlaps["other"] == OWN)]
     steps = stacked(results, "steps")
     steps = steps[steps["view"] == OWN]
-    classes = {site: _whole(rows["group"]) for site, rows in steps.groupby("site", sort=False)}
+    own = groups[groups["view"] == OWN]
+    classes = {site: _whole(rows["group"]) for site, rows in own.groupby("site", sort=False)}
     if not classes:
         return {}
     first = next(iter(classes))
     states = results[first].tables["states"]["state"].tolist()
-    clusters = _whole(shared["group"])
+    clusters = _whole(groups.loc[groups["view"] == ENSEMBLE, "group"])
     here = shared[shared["site"] == first]
     labels, places = match_classes(
         clusters,
         classes,
         _grid(here, clusters, classes[first], ["group", "other_group"]),
-        {site: _steps(rows, classes[site], states) for site, rows in steps.groupby("site")},
+        {site: _steps(steps[steps["site"] == site], classes[site], states) for site in classes},
     )
     return {
         site: {k: labels[place] for k, place in zip(classes[site], places[site], strict=True)}

@@ -59,7 +59,8 @@ def pairs_of(
 ) -> list[tuple[int, int, float]]:
     """The groups of all pairs that patients are in, with their numbers.
 
-    Rounded, no pair has more patients than either of its groups.
+    Rounded, no pair has more patients than either of its groups, and pairs without patients are
+    left out: that somebody is there does not show.
     """
     pairs = pd.Series(
         list(zip(first.astype(int), second.astype(int), strict=True)), first.index, dtype=object
@@ -72,10 +73,11 @@ def pairs_of(
     for labels in (first, second):
         draw = rounding.of({site: labels.astype(int)})
         sizes.append({k: draw(n, site, k) for k, n in labels.value_counts().items()})
-    return [
+    rounded = [
         (a, b, of_pairs.part(counts[a, b], of_pairs.key(site, (a, b)), sizes[0][a], sizes[1][b]))
         for a, b in sorted(counts.index)
     ]
+    return [row for row in rounded if row[-1] > 0]
 
 
 _GROUPS = {

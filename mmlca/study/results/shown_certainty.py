@@ -54,7 +54,10 @@ def moves_of(results: Results, sizes: Mapping[str | None, pd.DataFrame], min_cou
     """
     overlaps = stacked(results, "overlaps")
     pairs = overlaps[(overlaps["view"] == ENSEMBLE) & (overlaps["other"] == REFINED)]
-    clusters = sorted({int(k) for k in [*pairs["group"], *pairs["other_group"]]})
+    groups = stacked(results, "groups")
+    clusters = sorted(
+        {int(k) for k in groups.loc[groups["view"].isin([ENSEMBLE, REFINED]), "group"]}
+    )
     grid = pd.MultiIndex.from_product([list(results), clusters, clusters])
     table = pairs.set_index(["site", "group", "other_group"])["patients"]
     shape = (len(results), len(clusters), len(clusters))

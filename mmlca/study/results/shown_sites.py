@@ -97,7 +97,10 @@ def counted(
         table = results[site].tables[name]
         rows = table["view"] == view
         table = table[rows if model is None else rows & (table["model"] == model)]
-        return table if numbers is None else table.assign(group=table["group"].map(numbers[site]))
+        if numbers is None:
+            return table
+        # a class whose patients are rounded to nobody may have no number
+        return table.assign(group=table["group"].map(numbers[site])).dropna(subset=["group"])
 
     parts = {site: (of_site(site, "steps"), of_site(site, "step_rows")) for site in results}
     labels = sorted({int(group) for _, rows in parts.values() for group in rows["group"]})

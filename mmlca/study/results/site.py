@@ -68,8 +68,9 @@ def typed(table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
         {name: table[name].to_numpy(object) for name in columns}, index=range(len(table))
     )
     for name, column in columns.items():
-        values = frame[name].where(frame[name].notna(), None if column.kind == "text" else np.nan)
-        frame[name] = values.astype(_TYPES[column.kind])
+        missing = None if column.kind == "text" else np.nan
+        values = [missing if pd.isna(value) else value for value in frame[name]]
+        frame[name] = pd.Series(values, frame.index, dtype=_TYPES[column.kind])
     return frame
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from font.probabilities import PRIOR_OF_SENT_FITS
 from mmlca.model.search import is_confirmed, search_text
 from mmlca.sequences.checks import listed
 from mmlca.study.report.content import Item
@@ -14,8 +15,10 @@ from mmlca.study.report.tables import Plain
 from mmlca.study.results.site import whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import counted
+from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
+    from mmlca.study.combined import Combined
     from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
@@ -46,6 +49,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
     """What was fitted to what, how the maximum was searched for, and what is assumed."""
     return [
         *_fitted(study, findings.combined.n_groups),
+        *_sent(study, findings.combined),
         "The models assume that the end of follow-up and missing states depend only on states that "
         "were observed, not on those that were not (missing at random); these data cannot test "
         "this assumption.",
@@ -70,6 +74,29 @@ def _fitted(study: Study, n_classes: int) -> list[str]:
         f"{per_site * n_sites} models of {n_sites} sites show how stable the clusters are under "
         f"resampling, but they are not {per_site * n_sites} independent sites.",
     ]
+
+
+def _sent(study: Study, combined: Combined) -> list[str]:
+    """How models between hospitals differ from those that the sites report."""
+    if not combined.by_files:
+        return []
+    with_models = set(combined.models.values())
+    sentences = [
+        f"{site} took part without a model of its own in the ensemble."
+        for site in study.sites
+        if site not in with_models
+    ]
+    if study.model.prior is None:
+        sentences.append(
+            "The models that the sites sent to each other had a larger pseudo-count "
+            f"({PRIOR_OF_SENT_FITS:g} with up to six states, and less with more)."
+        )
+    if hides(study.privacy.min_count):
+        sentences.append(
+            "Models were sent as expected numbers of patients and steps, rounded at random to "
+            f"multiples of {study.privacy.min_count}, from which their probabilities follow."
+        )
+    return sentences
 
 
 def cautions(study: Study, findings: Findings) -> list[str]:

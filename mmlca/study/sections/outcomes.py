@@ -56,15 +56,16 @@ def _outcomes(study: Study, findings: Findings) -> Iterator[Item]:
         Plain(n_keys=3, labels={"class": group}),
         note=count_note(study),
     )
-    yield Item(
-        "outcome_tests",
-        f"Differences between the {groups_word(study)} in outcomes",
-        "Wald tests that all are equal, and of each pair, with unadjusted p-values and p-values "
-        "adjusted for the number of pairs (Holm).",
-        found.tests,
-        Plain(n_keys=2),
-        note=hidden_note(study.privacy.min_count),
-    )
+    if found.tests is not None and len(found.tests):
+        yield Item(
+            "outcome_tests",
+            f"Differences between the {groups_word(study)} in outcomes",
+            "Wald tests that all are equal, and of each pair, with unadjusted p-values and "
+            "p-values adjusted for the number of pairs (Holm).",
+            found.tests,
+            Plain(n_keys=2),
+            note=hidden_note(study.privacy.min_count),
+        )
     if found.differences is not None:
         yield Item(
             "outcomes_pooled",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paths import ROOT
@@ -22,6 +23,8 @@ import mmlca
 from font.exchange.masked import read_masked
 from font.exchange.messages.labels import sum_of_labels
 from font.exchange.messages.refinement import read_step, read_sums, share, share_masked
+from mmlca.federation.centre_run import round_settings
+from mmlca.study.study_file import read_network_study
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 
@@ -37,14 +40,21 @@ number = 3
 n_init = 8
 [pseudo_sites]
 per_site = 2
+[ensemble]
+method = "latent"
+refine = {rounds}
+[outputs]
+figures = false
+[centre]
+secure = {secure}
 [privacy]
 min_count = 11
 """
 
 
-def write_homes(root: Path) -> Path:
+def write_homes(root: Path, secure: bool = False) -> Path:
     """Each hospital's folder, and one study file for all."""
-    text = STUDY
+    text = STUDY.format(rounds=ROUNDS, secure=str(secure).lower())
     for site, n in SITES.items():
         (root / site).mkdir(parents=True)
         ra_like(n, seed=n).write(root / site / "sequences.csv")
@@ -72,14 +82,23 @@ def by_files(root: Path, sites: list[str]) -> Path:
     files = font.read_models(models, font.Header(study="switching"))
     counts = sorted((root / "files").glob("*/to_centre/*.json"))
     tables = [font.read_labels(path, files, font.Header(study="switching")) for path in counts]
-    ensemble, _ = font.combine(files, tables)
+    ensemble, _ = font.combine(files, tables, **ensemble_settings(study))
     out = root / "files" / "centre"
     font.write_ensemble(out / "ensemble.json", ensemble, files, font.Header(study="switching"))
     for site, home in homes.items():
         sent = (out / "ensemble.json").read_bytes()
         mmlca.Hospital.from_study(study, site, folder=home).assign(sent)
     refine_by_files(study, homes, out)
+    last = (out / "ensemble.json", out / f"shared-{ROUNDS}.json")
+    for site, home in homes.items():
+        mmlca.Hospital.from_study(study, site, folder=home).results(*last)
     return out
+
+
+def ensemble_settings(study: Path) -> dict[str, Any]:
+    """What the study file says to `font.combine`, whatever carries the files."""
+    settings = round_settings(read_network_study(study))
+    return {n: settings[n] for n in ("n_clusters", "seed", "weights", "distance", "method")}
 
 
 def refine_by_files(study: Path, homes: dict[str, Path], out: Path) -> None:
@@ -191,12 +210,9 @@ class Network:
             check=False,
         )
 
-    def run(
-        self, app: Path, timeout: int, *options: str, simulated: str = "", more: str = ""
-    ) -> None:
+    def run(self, app: Path, timeout: int, *options: str) -> None:
         config = (
-            f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}" '
-            f'refine="{ROUNDS}" {more}'
+            f'timeout={timeout} out="{self.root / "centre"}" study="{self.root / "study.toml"}"'
         )
         done = self.flwr("run", str(app), "here", "--stream", "--run-config", config, *options)
         (self.root / "run.log").write_text(done.stdout + done.stderr)
@@ -284,7 +300,8 @@ def test_secure_sums_over_a_network_are_those_of_the_masked_files(
     models = font.read_models(sorted(centre.glob("models/*.json")), header)
     sent = {site: root / "homes" / site / "to_centre" for site in SITES}
     masked = [read_masked(folder / f"{site}.masked-labels.json") for site, folder in sent.items()]
-    ensemble, _ = font.combine(models, [sum_of_labels(masked, models)])
+    settings = ensemble_settings(root / "study.toml")
+    ensemble, _ = font.combine(models, [sum_of_labels(masked, models)], **settings)
     font.write_ensemble(root / "again.json", ensemble, models, header)
     assert payload(centre / "ensemble.json") == payload(root / "again.json")
     before = read_step(centre / "ensemble.json")
@@ -303,17 +320,19 @@ def test_secure_sums_over_a_network_are_those_of_the_masked_files(
 
 def run_three(network: Network, app: Path, said: str = "") -> None:
     """The whole round of three hospitals, after which each has its patients' clusters."""
-    write_homes(network.root)
+    write_homes(network.root, secure=bool(said))
     network.link()
     for site in SITES:
         network.node(site, said)
-    network.run(app, timeout=200, more=said)
+    network.run(app, timeout=200)
     for site in SITES:
         clusters = (network.root / "homes" / site / "clusters.csv").read_bytes()
         assert clusters.startswith(b"id,cluster,probability,")
     text = (network.root / "centre" / "report.md").read_text(encoding="utf-8")
     assert "6 models of 3 sites" in text
     assert "Nobody." in text
+    page = (network.root / "centre" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "Differences between the sites" in page
 
 
 ODD = '''
@@ -374,9 +393,9 @@ def test_the_late_and_the_hostile_stop_nobody(network: Network, app: Path) -> No
 @pytest.mark.filterwarnings("ignore:the best of")
 def test_a_simulation_gives_what_files_give(network: Network, tmp_path: Path, app: Path) -> None:
     pytest.importorskip("ray", reason="a simulation needs Ray: pip install 'flwr[simulation]'")
-    study = write_homes(tmp_path)
+    write_homes(tmp_path)
     network.link("--simulation")
-    network.run(app, 200, "--federation-config", "num-supernodes=3", simulated=str(study))
+    network.run(app, 200, "--federation-config", "num-supernodes=3")
     expected = by_files(tmp_path, list(SITES))
     for name in ("ensemble.json", f"shared-{ROUNDS}.json"):
         assert payload(tmp_path / "centre" / name) == payload(expected / name)

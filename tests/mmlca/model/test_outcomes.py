@@ -11,6 +11,7 @@ import pytest
 from paths import PEERS
 
 import mmlca
+from mmlca.model.outcomes import Row, wald_tests
 
 # most classes here overlap on purpose; one test is about the warning
 pytestmark = pytest.mark.filterwarnings("ignore:the classes overlap")
@@ -280,3 +281,10 @@ def test_what_cannot_be_compared_is_said_in_a_sentence() -> None:
     model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(data, covariates=frame)
     with pytest.raises(ValueError, match="give its memberships in its place"):
         mmlca.three_step(model, frame["x"], sequences=data)
+
+
+def test_one_class_alone_is_compared_with_nothing() -> None:
+    """Between sites the estimates of all other classes may be hidden."""
+    tests = wald_tests([Row(0, "1", "share of x", 0)], np.array([0.2]), np.eye(1))
+    assert tests.empty
+    assert "p_holm" in tests
