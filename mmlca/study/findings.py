@@ -16,10 +16,12 @@ from mmlca.study.combined import Combined
 from mmlca.study.headline import headline
 from mmlca.study.names import Names, name_groups
 from mmlca.study.numbers import Number
-from mmlca.study.outcomes import Outcomes, outcomes_of
-from mmlca.study.results.patients import OWN
+from mmlca.study.results.about import table_one_of
+from mmlca.study.results.effects import Outcomes, outcomes_of
+from mmlca.study.results.fit import Fits, fits_of
+from mmlca.study.results.groups import refined_differences_of, site_differences_of, states_of
+from mmlca.study.results.labs import trends_of
 from mmlca.study.results.shown_courses import (
-    SHOWN,
     GroupCourses,
     Groups,
     courses_of,
@@ -27,15 +29,7 @@ from mmlca.study.results.shown_courses import (
     groups_of,
     views_of,
 )
-from mmlca.study.results.shown_fits import Fits, fits_of
-from mmlca.study.results.shown_labs import trends_of
-from mmlca.study.results.shown_patients import table_one_of
-from mmlca.study.results.shown_sites import (
-    refined_differences_of,
-    site_differences_of,
-    states_of,
-)
-from mmlca.study.results.site import SiteResults
+from mmlca.study.results.site import OWN, SHOWN, SiteResults
 from mmlca.study.words import group_name, period, window_name
 from mmlca.tables.site_differences import SiteDifferences
 

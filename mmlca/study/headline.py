@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from mmlca.study.numbers import Kind, Number
-from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN
-from mmlca.study.results.shown_certainty import doubtful_share, mean_of, truth_indices
-from mmlca.study.results.site import stacked
+from mmlca.study.results.certainty import doubtful_share, mean_of, truth_indices
+from mmlca.study.results.site import ENSEMBLE, ONLY, OWN, stacked
 from mmlca.study.words import group_name
 from mmlca.tables.disclosure import EVERYONE, hides
 

@@ -13,7 +13,7 @@ from font.stability import influence
 from mmlca.study.combined import Combined, Refinement
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.results.models import fit_table
-from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
+from mmlca.study.results.site import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
 from mmlca.tables.disclosure import EVERYONE, Rounding, is_small
 from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 

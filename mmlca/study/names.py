@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from font.errors import InputError, ReportWarning
 from mmlca.sequences.checks import listed
-from mmlca.study.results.matching import classes_everywhere
-from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED
-from mmlca.study.results.shown_courses import SHOWN, names_by_course
-from mmlca.study.results.site import stacked
+from mmlca.study.results.groups import classes_everywhere
+from mmlca.study.results.shown_courses import names_by_course
+from mmlca.study.results.site import ENSEMBLE, OWN, REFINED, SHOWN, stacked
 from mmlca.study.words import group_name, group_word, groups_word
 from mmlca.tables.clusters import name_clusters
 

@@ -49,7 +49,8 @@ from mmlca.study.report.content import Report
 from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import Sections, lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
-from mmlca.study.results.site import SiteResults, site_results
+from mmlca.study.results.registry import site_results
+from mmlca.study.results.site import SiteResults
 from mmlca.study.sections import registry
 from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.summary import summary

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from mmlca import Sequences
-from mmlca.study.results import about, courses, overlaps, steps
-from mmlca.study.results.patients import ONLY, SitePatients
-from mmlca.study.results.site import SiteResults, site_results
+from mmlca.study.results import about, courses
+from mmlca.study.results.groups import PART as GROUPS
+from mmlca.study.results.registry import site_results
+from mmlca.study.results.site import ONLY, SitePatients, SiteResults
 from mmlca.tables.disclosure import Rounding
 
 Views = Mapping[str, Mapping[str, Any]]
@@ -43,7 +44,7 @@ def release(
         rounding = None if secret is None else Rounding(secret, min_count, {site: first})
         nothing = pd.DataFrame(index=first.index)
         patients = SitePatients(site, sequences, groups, nothing, nothing, rounding=rounding)
-        parts = (about.PART, overlaps.PART, steps.PART, courses.PART)
+        parts = (about.DATA, GROUPS, courses.PART)
         results[site] = site_results(study, patients, parts)
     return results
 

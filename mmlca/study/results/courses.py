@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mmlca.study.results.part import Column, Part
-from mmlca.study.results.patients import REFINED
+from mmlca.study.results.site import REFINED, Column, Part
 from mmlca.tables.clusters import (
     GOES_ON,
     LONGEST,
@@ -30,7 +29,7 @@ from mmlca.tables.treatment_lines import ARROW, treatment_paths
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
     from mmlca.tables.course_tables import CourseKeys
     from mmlca.tables.disclosure import Rounding

@@ -13,7 +13,7 @@ from mmlca.study.headline import votes
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.results.site import whole_numbers
+from mmlca.study.results.registry import whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, span
 from mmlca.tables.disclosure import hides

@@ -12,7 +12,7 @@ from mmlca.sequences.checks import listed
 from mmlca.study.headline import votes
 from mmlca.study.numbers import Kind, Number, pick
 from mmlca.study.release import count_text
-from mmlca.study.results.shown_certainty import mean_of, same_as_own
+from mmlca.study.results.certainty import mean_of, same_as_own
 from mmlca.study.results.site import stacked
 from mmlca.study.words import (
     counted,

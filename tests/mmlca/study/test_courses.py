@@ -18,9 +18,8 @@ import ehr_prep
 import mmlca
 from mmlca.sequences.type import Account, flow_table
 from mmlca.study.results import about
-from mmlca.study.results.patients import ONLY, SitePatients
 from mmlca.study.results.shown_courses import courses_of, described_of, groups_of
-from mmlca.study.results.site import SiteResults
+from mmlca.study.results.site import ONLY, SitePatients, SiteResults
 from mmlca.study.sections import courses as study_courses
 from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.labs import items as lab_items
@@ -225,7 +224,7 @@ def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
         )
         known = replace(data, account=account)
         patients = SitePatients("X", known, {}, pd.DataFrame(), pd.DataFrame())
-        results = {"X": SiteResults("X", 1, about.make(study, patients))}
+        results = {"X": SiteResults("X", 1, about.DATA.results(study, patients))}
         return _about_deaths(study, SimpleNamespace(results=results))
 
     (note,) = notes(30)
