@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mmlca.study.combined import Combined
-from mmlca.study.headline import headline
-from mmlca.study.names import Names, name_groups
-from mmlca.study.numbers import Number
+from mmlca.study.headline import Number, headline
 from mmlca.study.results.about import table_one_of
 from mmlca.study.results.effects import Outcomes, outcomes_of
 from mmlca.study.results.fit import Fits, fits_of
@@ -30,7 +28,7 @@ from mmlca.study.results.shown_courses import (
     views_of,
 )
 from mmlca.study.results.site import OWN, SHOWN, SiteResults
-from mmlca.study.words import group_name, period, window_name
+from mmlca.study.words import Names, group_name, name_groups, period, window_name
 from mmlca.tables.site_differences import SiteDifferences
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from mmlca.study.cache import (
     plain_records,
     settings_key,
 )
+from mmlca.study.combined import combine_in_memory, site_patients
 from mmlca.study.headline import headline
-from mmlca.study.in_one_place import combine_in_memory, site_patients
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
-from mmlca.study.report.pictures import to_pictures
+from mmlca.study.report.exports import to_pictures
 from mmlca.study.results.groups import site_differences_of
 from mmlca.study.results.registry import FOR_HEADLINE, site_results
 from mmlca.study.results.shown_courses import sizes_of

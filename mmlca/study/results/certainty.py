@@ -10,7 +10,6 @@ import pandas as pd
 
 from font.metrics import adjusted_rand_index, reliability_counts, reliability_from
 from mmlca.study import site_data
-from mmlca.study.numbers import DOUBTFUL
 from mmlca.study.results.groups import matched_classes, pairs_of
 from mmlca.study.results.site import (
     ENSEMBLE,
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from mmlca.study.settings import Study
 
 
+DOUBTFUL = 0.6
+"""A patient is called doubtful if the models of the cluster have less than this vote share."""
 _DIGITS = 3
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from font.errors import InputError
 from mmlca.study import site_data
-from mmlca.study.log import report_warnings
+from mmlca.study.cache import report_warnings
 from mmlca.study.results.site import ONLY, Column, Part, Results, is_rounded, stacked
 from mmlca.study.results.survival import NO_ESTIMATE, UNESTIMABLE, survival_of
 from mmlca.tables.cluster_effects import (

@@ -9,8 +9,7 @@ from font.weights import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
-from mmlca.study.headline import votes
-from mmlca.study.numbers import Kind, pick
+from mmlca.study.headline import Kind, pick, votes
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.results.registry import whole_numbers

@@ -12,8 +12,7 @@ import pandas as pd
 from mmlca.figures.courses import plot_index
 from mmlca.figures.distribution import plot_state_distribution
 from mmlca.study.report.tables import Grid
-from mmlca.study.sections.section import Section
-from mmlca.study.sections.views import item_of_view, rests_on, shown_views
+from mmlca.study.sections.section import Section, item_of_view, rests_on, shown_views
 from mmlca.study.words import dead_included, group_word, sentences, window_name, windows_name
 from mmlca.tables.disclosure import hides
 

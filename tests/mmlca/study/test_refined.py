@@ -17,7 +17,7 @@ from mmlca import MarkovParams, MixtureMarkov, simulate
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.analysis import refined as add_refinement
-from mmlca.study.in_one_place import site_patients
+from mmlca.study.combined import site_patients
 from mmlca.study.results.certainty import (
     doubtful_share,
     mean_of,
