@@ -147,13 +147,8 @@ def headline(
 ) -> list[Number]:
     """All headline numbers of a study.
 
-    Parameters
-    ----------
-    study, combined, results, choice, differences
-    sizes : {view: DataFrame}
-        The sizes of the groups that the report shows.
-    replicated : float
-        The fewest searches that reached the maximum of a model.
+    `sizes` are those of the groups that the report shows, by view; `replicated` is the fewest
+    searches that reached the maximum of a model.
     """
     numbers = [*_patients(results), Number(Kind.CLUSTERS, combined.n_groups)]
     if choice is not None:

@@ -214,13 +214,7 @@ def table_one_of(
     names: Mapping[Any, str],
     descriptions: Mapping[str, str],
 ) -> TableOne:
-    """Table 1 of all sites.
-
-    Parameters
-    ----------
-    names : {cluster: name}
-    descriptions : {name: what the cluster is}
-    """
+    """Table 1 of all sites; `names` are by cluster, `descriptions` of what it is by name."""
     several = len(results) > 1
     return put_together(
         {site if several else "": _numbers_of(result) for site, result in results.items()},

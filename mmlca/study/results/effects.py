@@ -243,11 +243,7 @@ def outcomes_of(
 ) -> Outcomes:
     """Everything of `[covariates]` and `[outcomes]`.
 
-    Parameters
-    ----------
-    names : {cluster: name}
-    hidden : {outcome: DataFrame}
-        What Table 1 says of outcomes that it shows too: `TableOne.hidden_together`.
+    `hidden` is what Table 1 says of outcomes that it shows too: `TableOne.hidden_together`.
     """
     notes, parts = list[str](), dict[str, Any]()
     if study.covariates.columns:

@@ -204,12 +204,7 @@ class Fits:
 
 
 def fits_of(results: Results) -> Fits:
-    """The models of all sites.
-
-    Parameters
-    ----------
-    results : {site: SiteResults}
-    """
+    """The models of all sites."""
     models = stacked(results, "models")
     whole_site = models["model"] == models["site"]
     diagnostics = {

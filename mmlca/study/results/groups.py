@@ -212,10 +212,6 @@ def matched_classes(results: Results) -> dict[str, dict[int, int]]:
     patients; those of each other site are matched to these by their transition rates and first
     states. A class without a match has a new number. Sites without a model of their own, and all
     sites where there is no ensemble, have no classes here.
-
-    Parameters
-    ----------
-    results : {site: SiteResults}
     """
     overlaps = stacked(results, "overlaps")
     shared = overlaps[(overlaps["view"] == ENSEMBLE) & (overlaps["other"] == OWN)]
@@ -243,15 +239,8 @@ def matched_classes(results: Results) -> dict[str, dict[int, int]]:
 def classes_everywhere(results: Results) -> dict[str, dict[int, int]]:
     """The number of the cluster of each class of each site's model at all sites together.
 
-    Parameters
-    ----------
-    results : {site: SiteResults}
-
-    Returns
-    -------
-    dict
-        {site of the model: {class, from 1: number}}; each class has the number of the cluster
-        with which it shares most patients at all sites that know the model.
+    Returns {site of the model: {class, from 1: number}}; each class has the number of the cluster
+    with which it shares most patients at all sites that know the model.
     """
     table = stacked(results, "classes_everywhere")
     clusters = _whole(table["cluster"])
@@ -343,14 +332,9 @@ def counted(
     model: str | None = None,
     numbers: Numbers | None = None,
 ) -> Counted:
-    """The steps of the groups of a view at each site.
+    """The steps of the groups of a view at each site; `model` is that of the table "steps".
 
-    Parameters
-    ----------
-    results : {site: SiteResults}
-    view, model : as in the table "steps"
-    numbers : {site: {group: number in the report}}, optional
-        Default: the groups have the same numbers at all sites.
+    Without `numbers` the groups have the same numbers at all sites.
     """
 
     def of_site(site: str, name: str) -> pd.DataFrame:

@@ -153,10 +153,7 @@ def trends_of(
 ) -> dict[str | None, Trend]:
     """The course of the lab by view, at the sites that have it and at all of them.
 
-    Parameters
-    ----------
-    group_names : {view: {group: name}}
-        Views as the report calls them; None: that of a study without an ensemble.
+    `group_names` are by view, as the report calls it, and by group.
     """
     views = dict.fromkeys(view for r in results.values() for view in r.tables["labs"]["view"])
     matched = matched_classes(results) if OWN in views else {}

@@ -188,12 +188,8 @@ def described_of(
 ) -> pd.DataFrame:
     """The groups as `describe_clusters` describes them, and as the release shows them.
 
-    Parameters
-    ----------
-    results, groups
-    after, window : as in `describe_clusters`
-    by_site : bool
-        A row for each site and group, with a column "site", instead of all sites together.
+    With `by_site`, a row for each site and group, with a column "site", instead of all sites
+    together.
     """
     rows = []
     for site, part in groups.counts.items() if by_site else [("", groups.everywhere())]:
@@ -269,13 +265,7 @@ class GroupCourses:
 
 
 def courses_of(results: Results, groups: Groups, names: Mapping[int, str]) -> GroupCourses:
-    """The courses of a view.
-
-    Parameters
-    ----------
-    results, groups
-    names : {number: name of the group}
-    """
+    """The courses of a view; `names` are those of the groups by number."""
     tables = {
         "distribution": _windows(results, groups),
         "transitions": _steps(results, groups),
