@@ -385,7 +385,7 @@ def content(run: Run, findings: Findings) -> Report:
 
 
 def write_tables(run: Run, findings: Findings, report: Report) -> None:
-    """The tables that no figure draws, and the patients' clusters."""
+    """The tables that no figure draws."""
     run.tell("Writing tables", 0.5)
     with run.files() as needed:
         if not needed:
