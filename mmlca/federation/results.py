@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mmlca.federation.ledger import Ledger
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
 
 FORMAT = "mmlca study"
@@ -128,7 +128,7 @@ def make_results(
     step: Step,
 ) -> bytes:
     """The results file of a site for the clusters of an ensemble, or of its refinement."""
-    from mmlca.study.results.site import site_results
+    from mmlca.study.results.registry import site_results
 
     patients = site_patients(hospital, ledger, data, study, ensemble, step)
     return write_results(
@@ -158,7 +158,7 @@ def site_patients(
     from font.labels import label
     from font.refinement import site_memberships
     from mmlca.federation.fitting import noted_fits
-    from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
+    from mmlca.study.results.site import ENSEMBLE, OWN, REFINED, SitePatients
     from mmlca.tables.disclosure import Rounding
 
     labels = label({name: file.model for name, file in ensemble.models.items()}, data)
@@ -227,7 +227,7 @@ def write_own_report(
 ) -> None:
     """The report of one site with exact numbers, of the clusters of all sites."""
     from mmlca.study.combined import Combined, Refinement
-    from mmlca.study.results.site import site_results
+    from mmlca.study.results.registry import site_results
     from mmlca.study.run import report_results
 
     site = hospital.site

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from font.errors import ReportWarning
 from font.files import (
     atomic,
     check_regular,
@@ -28,7 +30,6 @@ from font.files import (
     private_folder,
 )
 from mmlca import __version__
-from mmlca.study.log import report_warnings
 from mmlca.study.release import check_floor
 from mmlca.study.study_file import input_files
 from mmlca.tables.disclosure import hides, is_small
@@ -364,6 +365,30 @@ def _plain(part: Any) -> Any:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# --- warnings -----------------------------------------------------------------------------
+
+
+@contextmanager
+def report_warnings() -> Iterator[list[str]]:
+    """Collect what warnings say to the readers of the report.
+
+    Other warnings, and those with a separate public text, also reach the user who runs the study.
+    """
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield texts
+    for warning in caught:
+        message = warning.message
+        if isinstance(message, ReportWarning):
+            if message.public and message.public not in texts:
+                texts.append(message.public)
+            if not message.is_repeated:
+                continue
+        _log.info("%s in %s", warning.category.__name__, Path(warning.filename).name)
+        warnings.warn_explicit(message, warning.category, warning.filename, warning.lineno)
 
 
 # --- earlier runs -------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mmlca.study.combined import Combined
-from mmlca.study.headline import headline
-from mmlca.study.names import Names, name_groups
-from mmlca.study.numbers import Number
-from mmlca.study.outcomes import Outcomes, outcomes_of
-from mmlca.study.results.patients import OWN
+from mmlca.study.headline import Number, headline
+from mmlca.study.results.about import table_one_of
+from mmlca.study.results.effects import Outcomes, outcomes_of
+from mmlca.study.results.fit import Fits, fits_of
+from mmlca.study.results.groups import refined_differences_of, site_differences_of, states_of
+from mmlca.study.results.labs import trends_of
 from mmlca.study.results.shown_courses import (
-    SHOWN,
     GroupCourses,
     Groups,
     courses_of,
@@ -27,16 +27,8 @@ from mmlca.study.results.shown_courses import (
     groups_of,
     views_of,
 )
-from mmlca.study.results.shown_fits import Fits, fits_of
-from mmlca.study.results.shown_labs import trends_of
-from mmlca.study.results.shown_patients import table_one_of
-from mmlca.study.results.shown_sites import (
-    refined_differences_of,
-    site_differences_of,
-    states_of,
-)
-from mmlca.study.results.site import SiteResults
-from mmlca.study.words import group_name, period, window_name
+from mmlca.study.results.site import OWN, SHOWN, SiteResults
+from mmlca.study.words import Names, group_name, name_groups, period, window_name
 from mmlca.tables.site_differences import SiteDifferences
 
 if TYPE_CHECKING:

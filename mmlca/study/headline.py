@@ -1,18 +1,17 @@
-"""The headline numbers of a study."""
+"""The headline numbers of a study: as records, and how they are computed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from mmlca.study.numbers import Kind, Number
-from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN
-from mmlca.study.results.shown_certainty import doubtful_share, mean_of, truth_indices
-from mmlca.study.results.site import stacked
+from mmlca.study.results.certainty import doubtful_share, mean_of, truth_indices
+from mmlca.study.results.site import ENSEMBLE, ONLY, OWN, stacked
 from mmlca.study.words import group_name
 from mmlca.tables.disclosure import EVERYONE, hides
 
@@ -22,6 +21,119 @@ if TYPE_CHECKING:
     from mmlca.study.settings import Study
     from mmlca.tables.shared_chains import SharedChains
     from mmlca.tables.site_differences import SiteDifferences
+
+
+Unit = Literal["count", "share", "index"]
+
+
+class Kind(StrEnum):
+    """What a headline number is about; the value is its name in tables."""
+
+    PATIENTS = "patients"
+    DISTINCT = "distinct sequences"
+    CLUSTERS = "number of groups"
+    VOTES = "sites that chose this number"
+    STABILITY = "share of resamples that chose this number"
+    CONFIRMED = "fewest independent searches that reached a model's maximum"
+    SIZE = "share of"
+    VOTE_SHARE = "mean vote share"
+    DOUBTFUL = "patients with a vote share below 0.6"
+    DIFFERENCE = "site difference"
+    APART = "difference of the sites' own chains"
+    SHARED = "test of shared chains"
+    TRUTH = "adjusted Rand index against the truth"
+
+
+_UNITS: dict[Kind, Unit] = {
+    Kind.STABILITY: "share",
+    Kind.SIZE: "share",
+    Kind.VOTE_SHARE: "share",
+    Kind.DOUBTFUL: "share",
+    Kind.DIFFERENCE: "index",
+    Kind.APART: "index",
+    Kind.SHARED: "index",
+    Kind.TRUTH: "index",
+}
+
+
+@dataclass(frozen=True)
+class Number:
+    """One headline number. Fields that do not apply are "" or NaN.
+
+    Parameters
+    ----------
+    kind : Kind
+    value : float
+        NaN if it is based on too few patients to be shown.
+    sites : str
+        A site ("MGB"), a pair ("MGB − VA"), or "all".
+    group : str
+        "cluster 1" and so on, for the size of a cluster.
+    quantity, weighting : str
+        Of a difference between sites: "transition" or "initial"; "plain" or "occupancy".
+    membership : str
+        The rule that groups the patients: "ensemble", "local", "MGB everywhere".
+    debiased : float
+        A difference between sites without the part that sampling adds.
+    low, high : float
+        Its 95 % interval, for differences of the sites' own chains.
+    p_value : float
+        Of the test that the sites share the chains of the clusters, adjusted for the number of
+        pairs of sites; `value` is then its statistic.
+    n_boot : int
+        Number of simulated data sets that the interval or test rests on.
+    published : float
+        The number of an earlier study.
+    n : float
+        Patients, for the size of a cluster.
+    """
+
+    kind: Kind
+    value: float
+    sites: str = ""
+    group: str = ""
+    quantity: str = ""
+    weighting: str = ""
+    membership: str = ""
+    debiased: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    p_value: float = np.nan
+    n_boot: int = 0
+    published: float = np.nan
+    n: float = np.nan
+
+    @property
+    def unit(self) -> Unit:
+        return _UNITS.get(self.kind, "count")
+
+    @property
+    def label(self) -> str:
+        """What a difference is of: "transition by occupancy"."""
+        return f"{self.quantity} by occupancy" if self.weighting == "occupancy" else self.quantity
+
+    @property
+    def name(self) -> str:
+        """The number's name for people, unique within the study."""
+        first = f"{self.kind} {self.group}".rstrip()
+        return ", ".join(filter(None, (first, self.label, self.membership, self.sites)))
+
+
+def pick(numbers: Sequence[Number], kind: Kind, **fields: str) -> list[Number]:
+    """The numbers of one kind, with these values of fields."""
+    return [
+        number
+        for number in numbers
+        if number.kind is kind and all(getattr(number, k) == v for k, v in fields.items())
+    ]
+
+
+def numbers_table(numbers: Sequence[Number]) -> pd.DataFrame:
+    """One row per number: its name, its fields and its unit."""
+    return pd.DataFrame([{"name": n.name, **asdict(n), "unit": n.unit} for n in numbers])
+
+
+# --- how they are computed --------------------------------------------------------------
 
 
 def headline(
@@ -35,13 +147,8 @@ def headline(
 ) -> list[Number]:
     """All headline numbers of a study.
 
-    Parameters
-    ----------
-    study, combined, results, choice, differences
-    sizes : {view: DataFrame}
-        The sizes of the groups that the report shows.
-    replicated : float
-        The fewest searches that reached the maximum of a model.
+    `sizes` are those of the groups that the report shows, by view; `replicated` is the fewest
+    searches that reached the maximum of a model.
     """
     numbers = [*_patients(results), Number(Kind.CLUSTERS, combined.n_groups)]
     if choice is not None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from logging.handlers import MemoryHandler
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from font.errors import InputError
 from font.files import hold
 from mmlca.study import steps
-from mmlca.study.cache import FOR_REPORT, Progress, make_key, open_results
+from mmlca.study.cache import FOR_REPORT, Progress, make_key, open_results, report_warnings
 from mmlca.study.combined import Combined
-from mmlca.study.log import report_warnings, run_log
 from mmlca.study.processes import Processes
 from mmlca.study.results.site import SiteResults
 from mmlca.study.settings import Study
 from mmlca.study.study_file import settings_text
 
 _log = logging.getLogger(__name__)
+_PACKAGES = ("mmlca", "font", "ehr_prep")
+_FORMAT = "%(asctime)s UTC %(levelname)s %(name)s: %(message)s"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 
 
 class Step(NamedTuple):
@@ -27,8 +36,7 @@ class Step(NamedTuple):
     ----------
     name : str
         In `provenance.json` and in the log.
-    do : function of a `steps.Run` and of what the step needs, as arguments of these names
-    needs : names of what earlier steps made
+    do : function of a `steps.Run` and of what earlier steps made, as arguments of these names
     makes : str, optional
         What later steps call the result; without it the step only writes files.
     irrelevant : sections of a study file
@@ -38,48 +46,51 @@ class Step(NamedTuple):
 
     name: str
     do: Callable[..., Any]
-    needs: tuple[str, ...] = ()
     makes: str | None = None
     irrelevant: tuple[str, ...] = ()
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of what earlier steps made: the arguments of the function after the run."""
+        return tuple(inspect.signature(self.do).parameters)[1:]
 
-_BOTH = ("sequences", "resamples")
+
 _AFTER_SUGGEST = (*FOR_REPORT, "privacy")
 _AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
 
 PATIENTS = (
     # each site prepares its patients' data and fits models to them
-    Step("read", steps.read, (), "sequences"),
-    Step("resample", steps.resample, ("sequences",), "resamples"),
-    Step("choose", steps.choose, _BOTH, "choice", _AFTER_FITS),
-    Step("fit", steps.fit, (*_BOTH, "choice"), "models", (*_AFTER_FITS, "classes")),
+    Step("read", steps.read, "sequences"),
+    Step("resample", steps.resample, "resamples"),
+    Step("choose", steps.choose, "choice", _AFTER_FITS),
+    Step("fit", steps.fit, "models", (*_AFTER_FITS, "classes")),
     # the centre combines the models, and every patient gets a cluster
-    Step("suggest", steps.suggest, (*_BOTH, "choice"), "suggested", _AFTER_SUGGEST),
-    Step("combine", steps.combine, (*_BOTH, "models", "choice"), "analysis"),
+    Step("suggest", steps.suggest, "suggested", _AFTER_SUGGEST),
+    Step("combine", steps.combine, "analysis"),
     # what the report needs of each site, and what stays inside the hospital
-    Step("describe", steps.describe_sites, ("analysis", "choice", "suggested"), "released"),
-    Step("clusters", steps.write_clusters, ("analysis",)),
+    Step("describe", steps.describe_sites, "released"),
+    Step("clusters", steps.write_clusters),
 )
 """The steps that see patients."""
 
-FIND = Step("find", steps.find, ("released",), "findings")
+FIND = Step("find", steps.find, "findings")
 REPORT = (
-    Step("content", steps.content, ("findings",), "report"),
-    Step("tables", steps.write_tables, ("findings", "report")),
-    Step("word", steps.write_word, ("findings", "report")),
-    Step("draw", steps.begin_drawing, ("findings", "report"), "drawings"),
-    Step("results", steps.write_results, ("report",)),
-    Step("sections", steps.lay_out, ("report", "drawings"), "sections"),  # while others draw
-    Step("figures", steps.write_figures, ("report", "drawings"), "pictures"),
+    Step("content", steps.content, "report"),
+    Step("tables", steps.write_tables),
+    Step("word", steps.write_word),
+    Step("draw", steps.begin_drawing, "drawings"),
+    Step("results", steps.write_results),
+    Step("sections", steps.lay_out, "sections"),  # while others draw
+    Step("figures", steps.write_figures, "pictures"),
 )
-PAGE = Step("report", steps.write_page, ("report", "sections", "pictures"))
+PAGE = Step("report", steps.write_page)
 
 STEPS = (
     *PATIENTS,
     FIND,
-    Step("begin", steps.begin_single_courses, ("analysis", "findings"), "single"),
+    Step("begin", steps.begin_single_courses, "single"),
     *REPORT,
-    Step(steps.SINGLE, steps.write_single_courses, ("single",)),
+    Step(steps.SINGLE, steps.write_single_courses),
     PAGE,
 )
 OF_NETWORK = (FIND, *REPORT, PAGE)
@@ -193,3 +204,49 @@ def _do_steps(
     run.finish()
     content: dict[str, Any] = made["report"].plain()
     return content
+
+
+# --- the log ------------------------------------------------------------------------------
+
+
+@contextmanager
+def run_log(path: Path) -> Iterator[Callable[[], None]]:
+    """Log what the packages do, and write it to a file from the call of what is yielded.
+
+    Until then a study may be refused for a mistake of the user, and leaves no file behind. What an
+    earlier run logged is replaced. The log holds neither patients' ids nor numbers of patients: of
+    warnings it has what the report shows, and of errors where they happened, without their text.
+    """
+    loggers = [logging.getLogger(name) for name in _PACKAGES]
+    levels = [logger.level for logger in loggers]
+    waiting = MemoryHandler(capacity=10**6, flushLevel=logging.CRITICAL + 1)
+    with ExitStack() as files:
+
+        def write() -> None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK
+            file = files.enter_context(
+                open(path, "w", encoding="utf-8", opener=lambda name, _: os.open(name, flags))
+            )
+            handler = logging.StreamHandler(file)
+            handler.formatter = logging.Formatter(_FORMAT)
+            handler.formatter.converter = time.gmtime
+            waiting.setTarget(handler)
+            waiting.flush()
+            waiting.capacity = 0  # from now on nothing waits
+
+        for logger in loggers:
+            logger.addHandler(waiting)
+            logger.setLevel(logging.INFO)
+        try:
+            yield write
+        except BaseException as error:
+            places = traceback.extract_tb(error.__traceback__)
+            where = "\n".join(f"  {p.filename}, line {p.lineno}, in {p.name}" for p in places)
+            _log.error("stopped by %s\n%s", type(error).__name__, where)
+            if waiting.target is None and not isinstance(error, InputError | OSError):
+                write()
+            raise
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.removeHandler(waiting)
+                logger.setLevel(level)

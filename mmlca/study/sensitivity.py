@@ -29,16 +29,15 @@ from mmlca.study.cache import (
     plain_records,
     settings_key,
 )
+from mmlca.study.combined import combine_in_memory, site_patients
 from mmlca.study.headline import headline
-from mmlca.study.in_one_place import combine_in_memory, site_patients
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
-from mmlca.study.report.pictures import to_pictures
-from mmlca.study.results.patients import ENSEMBLE, ONLY
-from mmlca.study.results.registry import FOR_HEADLINE
+from mmlca.study.report.exports import to_pictures
+from mmlca.study.results.groups import site_differences_of
+from mmlca.study.results.registry import FOR_HEADLINE, site_results
 from mmlca.study.results.shown_courses import sizes_of
-from mmlca.study.results.shown_sites import site_differences_of
-from mmlca.study.results.site import site_results
+from mmlca.study.results.site import ENSEMBLE, ONLY
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
 from mmlca.tables.disclosure import EVERYONE, hides, is_small

@@ -58,7 +58,9 @@ def _check_colour(text: str) -> str:
 
 Colour = Annotated[str, AfterValidator(_check_colour)]
 Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]
-_FILES = {"records", "sequences", "patients", "labs", "observation", "truth", "drugs", "drug_names"}
+FILE_ROLES = ("records", "sequences", "patients", "labs", "observation", "truth")
+MAP_ROLES = ("drugs", "drug_names")
+"""The settings of a site that name files, and those that all sites may share."""
 
 # what belongs to files, what an OMOP database says itself, and what belongs to databases
 _FILES_ONLY: tuple[str, ...] = ("columns", "patients", "observation", "drug_names", "date_format")
@@ -451,7 +453,8 @@ class Study(Settings):
             for kind in ("omop", "warehouse"):
                 if kind in parts:
                     parts[kind] = self._relative_url(parts[kind])
-            for role in _FILES & parts.keys() - ({"labs"} if "omop" in parts else set()):
+            files = {*FILE_ROLES, *MAP_ROLES} - ({"labs"} if "omop" in parts else set())
+            for role in files & parts.keys():
                 if role != "drugs" or parts[role] not in MAPS:
                     parts[role] = self._relative(parts[role])
         return settings

@@ -33,28 +33,27 @@ from mmlca.study.cache import (
     remember,
     settings_key,
 )
-from mmlca.study.combined import Combined
-from mmlca.study.findings import Findings, describe
-from mmlca.study.in_one_place import (
+from mmlca.study.combined import (
+    Combined,
     combine_in_memory,
     compare_chains,
     site_influence,
     site_patients,
 )
-from mmlca.study.names import courses_of_names
-from mmlca.study.numbers import Kind, pick
+from mmlca.study.findings import Findings, describe
+from mmlca.study.headline import Kind, pick
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, secret_key, statement
 from mmlca.study.report.content import Report
-from mmlca.study.report.docx import to_docx
+from mmlca.study.report.exports import Pictures, draw_figure, for_page, to_docx, to_pictures
 from mmlca.study.report.page import Sections, lay_out_sections, render_report
-from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
-from mmlca.study.results.site import SiteResults, site_results
+from mmlca.study.results.registry import site_results
+from mmlca.study.results.site import SiteResults
 from mmlca.study.sections import registry
 from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
-from mmlca.study.words import groups_word, window_name
+from mmlca.study.words import courses_of_names, groups_word, window_name
 from mmlca.tables.disclosure import hides
 
 BySite = Mapping[str, Sequences]
@@ -386,7 +385,7 @@ def content(run: Run, findings: Findings) -> Report:
 
 
 def write_tables(run: Run, findings: Findings, report: Report) -> None:
-    """The tables that no figure draws, and the patients' clusters."""
+    """The tables that no figure draws."""
     run.tell("Writing tables", 0.5)
     with run.files() as needed:
         if not needed:
@@ -407,7 +406,7 @@ def write_word(run: Run, findings: Findings, report: Report) -> None:
             run.results.write("tables/table_one.docx", word)
 
 
-def begin_drawing(run: Run, findings: Findings, report: Report) -> Drawings:
+def begin_drawing(run: Run, report: Report) -> Drawings:
     """Hand over the figures that an earlier run has not drawn."""
     outputs, key, drawings = run.study.outputs, run.present_key(), Drawings()
     formats = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
+from ehr_prep.settings import MAPS, PRESETS, Reading, RecordColumns
 from font.checks import one_of
 from font.errors import InputError, option_name
 from font.files import check_regular
 from font.settings import AnySettings, Settings, about, explain
-from mmlca.study.settings import Place, Privacy, Site, SiteFile, Study
+from mmlca.study.settings import FILE_ROLES, MAP_ROLES, Place, Privacy, Site, SiteFile, Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,11 +89,11 @@ def read_study(
                 "its own: mmlca site run study.toml site.toml."
             )
     sites = {
-        name: resolved(home, name, part) if name in here else Site(key=part.key)
+        name: _resolved(home, name, part) if name in here else Site(key=part.key)
         for name, part in study.sites.items()
     }
-    reading = resolved_map(path, "records", study.records)
-    concepts = resolved_concepts(path, study.concepts)
+    reading = _resolved_map(path, "records", study.records)
+    concepts = _resolved_concepts(path, study.concepts)
     study = study.model_copy(update={"sites": sites, "records": reading, "concepts": concepts})
     study._folder = path.parent
     return study
@@ -253,7 +254,6 @@ def write_study_file(
     notes : {site: lines}, optional
         Comments for each site.
     """
-    from ehr_prep.settings import MAPS, PRESETS
     from mmlca.study.release import site_floor
 
     if not isinstance(sites, Mapping):
@@ -337,13 +337,13 @@ def settings_table() -> pd.DataFrame:
             if columns is not None and _is_section(columns):
                 sections[f"{key}.columns"] = _kind(columns)
     for section, kind in sections.items():
-        repeated = _reading_keys() if section == "sites.NAME" else set()
+        repeated = set(Reading.model_fields) if section == "sites.NAME" else set()
         repeated |= set(Place.model_fields) if kind is SiteFile else set()
         for key, field in kind.model_fields.items():
             if (
                 field.description
                 and key not in repeated
-                and (section != "records" or key not in _column_keys())
+                and (section != "records" or key not in RecordColumns.model_fields)
             ):
                 default = field.get_default(call_default_factory=True)
                 shown = "" if field.is_required() or default in (None, {}) else to_toml(default)
@@ -441,9 +441,9 @@ def _place_lines(kind: type[Place], values: Mapping[str, Any], section: str) -> 
     unfit = {"truth", "warehouse", "table", "patients_table", "observation_table"}
     unfit |= {"condition", "cohort", "cdm_schema"} if not database else {"omop", "observation"}
     unfit |= {name for name in kind.model_fields if name.endswith("_columns")}
-    own = {n: f for n, f in kind.model_fields.items() if n not in _reading_keys()}
+    own = {n: f for n, f in kind.model_fields.items() if n not in Reading.model_fields}
     for key, value in values.items():
-        if key in _reading_keys():
+        if key in Reading.model_fields:
             yield f"{key} = {to_toml(value)}"
     for key, field in own.items():
         name = field.alias or key
@@ -459,23 +459,11 @@ def _place_lines(kind: type[Place], values: Mapping[str, Any], section: str) -> 
             yield from (f"{role} = {to_toml(column)}" for role, column in roles.items())
 
 
-def _reading_keys() -> set[str]:
-    from ehr_prep.settings import Reading
-
-    return set(Reading.model_fields)
-
-
-def _column_keys() -> set[str]:
-    """Columns of the records, which may stand in `[records]` and in `[records.columns]`."""
-    from ehr_prep.settings import RecordColumns
-
-    return set(RecordColumns.model_fields)
-
-
 def _section_lines(kind: type[Settings], values: Mapping[str, Any]) -> Iterator[str]:
-    doubled = _column_keys() if "columns" in kind.model_fields else set()
     for key, field in kind.model_fields.items():
-        if key not in doubled and not _is_section(field):
+        # columns of the records may also stand in [records.columns]
+        doubled = "columns" in kind.model_fields and key in RecordColumns.model_fields
+        if not doubled and not _is_section(field):
             yield from _line(key, field, values)
 
 
@@ -602,7 +590,7 @@ def _not_toml(path: Path, error: tomllib.TOMLDecodeError) -> str:
 # --- paths --------------------------------------------------------------------------------
 
 
-def expand(folder: Path, files: Any) -> list[Path]:
+def _expand(folder: Path, files: Any) -> list[Path]:
     """The files that a key of a study file names; those of a pattern must exist."""
     from ehr_prep.files import files_of
 
@@ -615,29 +603,17 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
 
     `folder` is that of the study file, where `read_study` has not resolved the paths.
     """
-    from ehr_prep.settings import MAPS
-
-    roles = (
-        "records",
-        "sequences",
-        "patients",
-        "labs",
-        "observation",
-        "truth",
-        "drugs",
-        "drug_names",
-    )
     parts: dict[str, Any] = {**study.sites, "records": study.records}
     files = {}
     for place, part in parts.items():
-        for role in roles:
+        for role in (*FILE_ROLES, *MAP_ROLES):
             given = getattr(part, role, None)
             tests = role == "labs" and getattr(part, "omop", None) is not None
             if given is None or tests or (role == "drugs" and given in MAPS):
                 continue
             paths = []
             with suppress(InputError):
-                paths = expand(folder, given)
+                paths = _expand(folder, given)
             for path in paths:
                 more = f" ({path.name})" if len(paths) > 1 else ""
                 files[f"{place}.{role}{more}"] = path
@@ -651,7 +627,7 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
     return files
 
 
-def resolved(path: Path, name: str, site: Site) -> Site:
+def _resolved(path: Path, name: str, site: Site) -> Site:
     files: dict[str, Any] = {}
     if site.database is not None:
         from ehr_prep.databases.connect import resolve_url
@@ -660,18 +636,18 @@ def resolved(path: Path, name: str, site: Site) -> Site:
         files[kind] = resolve_url(site.database, path.parent)
         if isinstance(site.condition, str):
             files["condition"] = str(path.parent / site.condition)
-    for role in ("records", "sequences", "patients", "labs", "observation", "truth"):
+    for role in FILE_ROLES:
         if role == "labs" and site.omop is not None:
             continue  # the names of tests
         if (given := getattr(site, role)) is not None:
             files[role] = _existing(path, f"sites.{name}.{role}", given)
-    resolved: Site = resolved_map(path, f"sites.{name}", site.model_copy(update=files))
+    resolved: Site = _resolved_map(path, f"sites.{name}", site.model_copy(update=files))
     return resolved
 
 
 def _existing(path: Path, key: str, given: Any) -> Any:
     try:
-        found = expand(path.parent, given)
+        found = _expand(path.parent, given)
     except InputError as error:
         raise InputError(f"{path.name}: {key}: {error}") from None
     for file in found:
@@ -684,7 +660,7 @@ def _existing(path: Path, key: str, given: Any) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def resolved_concepts(
+def _resolved_concepts(
     path: Path, concepts: dict[str, list[int | str]] | None
 ) -> dict[str, list[int | str]] | None:
     """Concept sets, with files of Atlas relative to the study file."""
@@ -699,9 +675,7 @@ def resolved_concepts(
     }
 
 
-def resolved_map(path: Path, key: str, part: Any) -> Any:
-    from ehr_prep.settings import MAPS
-
+def _resolved_map(path: Path, key: str, part: Any) -> Any:
     if part.drug_names is not None:
         names = _existing(path, f"{key}.drug_names", part.drug_names)
         part = part.model_copy(update={"drug_names": names})

@@ -16,8 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmlca.sequences.type import Sequences
-from mmlca.tables.clusters import shown_sizes, wording
-from mmlca.tables.describe import state_distribution, transition_counts
+from mmlca.tables.clusters import wording
 from mmlca.tables.disclosure import (
     EVERYONE,
     Guarded,
@@ -30,7 +29,6 @@ from mmlca.tables.disclosure import (
     is_small,
     shares_of,
 )
-from mmlca.tables.treatment_lines import keyed_paths, treatment_paths
 
 _PATHS = ("path", "second_path")
 _OF_ALL = ("first_share", "still", *(f"{name}_share" for name in (*_PATHS, "end")))
@@ -67,14 +65,6 @@ class Courses(NamedTuple):
     def rounded(self) -> bool:
         return "rounded_size" in self.distribution
 
-    def with_sizes(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Another table of the same groups, with their sizes as these have them."""
-        column = "rounded_size" if self.rounded else "size"
-        known = self.distribution.drop_duplicates(["site", "group"])
-        sizes = known.set_index(["site", "group"])[column].to_dict()
-        pairs = zip(table["site"], table["group"], strict=True)
-        return table.assign(**{column: np.array([sizes[pair] for pair in pairs], dtype=float)})
-
     def without_counts(self, table: pd.DataFrame) -> pd.DataFrame:
         """Such a table without counts of groups whose size may not be shown."""
         if self.rounded:
@@ -105,66 +95,6 @@ class Courses(NamedTuple):
         blank = np.array([(str(site), str(group)) in self.few for site, group in pairs], dtype=bool)
         numbers = [c for c in ("count", "n", "share", "rate", "at_least") if c in table]
         return table.assign(**{c: table[c].astype(float).mask(blank) for c in numbers})
-
-
-def courses_by_group(
-    data: Mapping[str, Sequences],
-    groups: Mapping[str, pd.Series],
-    min_count: int,
-    rounding: Rounding | None = None,
-    keys: CourseKeys | None = None,
-) -> Courses:
-    """The tables of courses of a study.
-
-    Parameters
-    ----------
-    data : {site: Sequences}
-    groups : {site: group of each patient, by id}
-    min_count : int
-        0 and 1 hide nothing.
-    rounding : Rounding, optional
-        Of these groups: round all counts instead of hiding small ones.
-    keys : optional
-        From `course_keys`, where `data` do not have the patients' own ids.
-
-    Examples
-    --------
-    >>> data = {"x": Sequences.from_lists([["A", "A"]] * 30 + [["A", "B"]] * 3 + [["A", "C"]] * 14)}
-    >>> groups = {"x": pd.Series(1, index=data["x"].ids)}
-    >>> exact = courses_by_group(data, groups, 11)
-    >>> exact.shown("distribution")[["state", "count", "at_least"]].tail(3)
-      state  count  at_least
-    3     A    NaN  0.468085
-    4     B    NaN       NaN
-    5     C   14.0       NaN
-    >>> rounding = Rounding(b"a secret", 11, groups)
-    >>> table = courses_by_group(data, groups, 11, rounding).shown("distribution")
-    >>> set(table["count"] % 11)
-    {0.0}
-    """
-    distribution = state_distribution(data, groups)
-    transitions = transition_counts(data, groups)
-    n = {(s, str(g)): k for s, part in groups.items() for g, k in part.value_counts().items()}
-    few = frozenset(pair for pair, k in n.items() if is_small(k, min_count))
-    if rounding is not None:
-        keys = course_keys(data, groups, rounding) if keys is None else keys
-        distribution = rounded_distribution(distribution, rounding, keys)
-        transitions = rounded_transitions(transitions, rounding, keys)
-        paths = rounded_paths(keyed_paths(data, groups, min_count, rounding.key_of), rounding, keys)
-    else:
-        paths = treatment_paths(data, groups, min_count=min_count)
-    sizes, name = (
-        shown_sizes(groups, min_count, rounding),
-        "size" if rounding is None else "rounded_size",
-    )
-    known = {(site, str(g)): sizes.at[site, g] for site in groups for g in sizes}
-    distribution, transitions, paths = (
-        table.assign(
-            **{name: [known[s, str(g)] for s, g in zip(table["site"], table["group"], strict=True)]}
-        )
-        for table in (distribution, transitions, paths)
-    )
-    return Courses(distribution, transitions, paths, few, min_count)
 
 
 # --- inside ---------------------------------------------------------------------------------
@@ -319,19 +249,6 @@ def rounded_distribution(table: pd.DataFrame, rounding: Rounding, keys: CourseKe
     return table.assign(count=count, n=n, share=share).drop(columns="patients")
 
 
-def rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
-    columns = [table[name].astype(str) for name in ("site", "group", "from", "to")]
-    count = [
-        rounding.steps(steps, n, keys[site or EVERYONE, *name] if n else "")
-        for site, *name, steps, n in zip(*columns, table["count"], table["patients"], strict=True)
-    ]
-    count = pd.Series(count, table.index, dtype=float)
-    by = ["site", "group", "from"]
-    n = count.groupby([table[name] for name in by], sort=False, observed=True).transform("sum")
-    rounded = table.assign(count=count, n=n, rate=shares_of(count, table, by))
-    return rounded.drop(columns=["patients", "n_patients"])
-
-
 def rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
     """Paths of `keyed_paths`; a path's share is divided among its continuations by their numbers.
 
@@ -355,18 +272,3 @@ def share_of_paths(table: pd.DataFrame) -> pd.Series:
     for (site, group, parent, path), own in zip(rows, part, strict=True):
         share[site, group, path] = own * share.get((site, group, parent), 1.0)
     return pd.Series(list(share.values()), table.index)
-
-
-def rounded_frequencies(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame:
-    """`sequence_frequencies` or `representative_sequences` from rounded counts.
-
-    The latter represent all patients of a group, so that their shares add up to 1.
-    """
-    count = pd.Series(rounding.column(table, "count", ["sequence"], "sequence"), table.index)
-    if "cumulative" not in table:
-        return table.assign(count=count, share=shares_of(count, table, ["site", "group"]))
-    by = [table["site"], table["group"]]
-    drawn = count.groupby(by, sort=False).transform("sum")
-    whole = np.maximum(table["rounded_size"], drawn)
-    share = count / whole.where(whole > 0)
-    return table.assign(count=count, share=share, cumulative=share.groupby(by).cumsum())

@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 
 from mmlca import Sequences
-from mmlca.study.results import about, courses, overlaps, steps
-from mmlca.study.results.patients import ONLY, SitePatients
-from mmlca.study.results.site import SiteResults, site_results
+from mmlca.study.results import about, courses
+from mmlca.study.results.groups import PART as GROUPS
+from mmlca.study.results.registry import site_results
+from mmlca.study.results.shown_courses import GroupCourses, courses_of, groups_of
+from mmlca.study.results.site import ONLY, SitePatients, SiteResults
 from mmlca.tables.disclosure import Rounding
 
 Views = Mapping[str, Mapping[str, Any]]
@@ -43,7 +45,7 @@ def release(
         rounding = None if secret is None else Rounding(secret, min_count, {site: first})
         nothing = pd.DataFrame(index=first.index)
         patients = SitePatients(site, sequences, groups, nothing, nothing, rounding=rounding)
-        parts = (about.PART, overlaps.PART, steps.PART, courses.PART)
+        parts = (about.DATA, GROUPS, courses.PART)
         results[site] = site_results(study, patients, parts)
     return results
 
@@ -53,3 +55,18 @@ def one_site(
 ) -> dict[str, SiteResults]:
     """The same of one site called "x", with one view."""
     return release({"x": data}, {ONLY: {"x": groups}}, min_count, secret)
+
+
+def courses_by_group(
+    data: Mapping[str, Sequences],
+    groups: Mapping[str, pd.Series],
+    min_count: int,
+    secret: bytes | None = None,
+) -> GroupCourses:
+    """The courses of groups with any labels as the report shows them."""
+    labels = sorted({label for part in groups.values() for label in part.dropna()})
+    numbers = {label: number for number, label in enumerate(labels, 1)}
+    view = {site: groups[site].reindex(part.ids).map(numbers) for site, part in data.items()}
+    results = release(data, {ONLY: view}, min_count, secret)
+    names = dict(enumerate(labels, 1))
+    return courses_of(results, groups_of(results, ONLY, min_count), names)

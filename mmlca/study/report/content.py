@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mmlca.study.cache import plain_records
-from mmlca.study.numbers import Number, numbers_table
+from mmlca.study.headline import Number, numbers_table
 from mmlca.study.report.tables import Layout, Plain
 
 

@@ -1,4 +1,4 @@
-"""What the data of a site are: its patients, states and windows, and how sequences came about.
+"""What the data of a site are: patients, states, windows, how sequences came about, and Table 1.
 
 Counts of the records, which concern one site alone, are as the site shows them: small ones are
 pooled or hidden, or all are rounded.
@@ -6,27 +6,32 @@ pooled or hidden, or all are rounded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from mmlca.study.results.part import Column, Part
+from mmlca.study import site_data
+from mmlca.study.results.site import Column, Part, Results, is_rounded
 from mmlca.tables.data_account import show_flow, show_issues, show_unmapped
+from mmlca.tables.table_one import TableOne, put_together
+from mmlca.tables.table_one_site import SUMMARIES, site_tables
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mmlca.sequences.type import Account, Sequences
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.results.site import SitePatients, SiteResults
     from mmlca.study.settings import Study
+
 
 _WINDOWS = ("followed_up", "without_record", "several_classes", "tied")
 
 
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     data = patients.sequences
-    records = {name: pd.DataFrame(columns=list(_OF_RECORDS[name])) for name in _OF_RECORDS}
-    if data.account is not None:
-        records = _of_records(study, patients, data.account)
+    records = {} if data.account is None else _of_records(study, patients, data.account)
     return {
         "about": pd.DataFrame([_about(study, patients)]),
         "states": pd.DataFrame(
@@ -74,11 +79,8 @@ def _of_records(study: Study, patients: SitePatients, account: Account) -> dict[
         "flow": flow,
         "issues": show_issues(patients.sequences, flow, site, min_count, rounding),
     }
-    unmapped = account.unmapped
-    if unmapped is not None:
-        tables["unmapped"] = show_unmapped(unmapped, site, min_count, rounding)
-    else:
-        tables["unmapped"] = pd.DataFrame(columns=list(_OF_RECORDS["unmapped"]))
+    if account.unmapped is not None:
+        tables["unmapped"] = show_unmapped(account.unmapped, site, min_count, rounding)
     return tables
 
 
@@ -118,7 +120,7 @@ _OF_RECORDS = {
         "did_you_mean": Column("text", "the known name that it resembles"),
     },
 }
-PART = Part(
+DATA = Part(
     {
         "about": {
             "patients": Column("count", "patients"),
@@ -137,3 +139,99 @@ PART = Part(
     },
     make,
 )
+
+
+# --- Table 1 ----------------------------------------------------------------------------
+
+
+_PREFIX = "table_one_"
+
+
+def _make_table_one(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
+    people = site_data.patients_of(study, patients.site, patients.sequences)
+    clusters = patients.groups[patients.first_view]
+    tables = site_tables(
+        people.loc[clusters.index],
+        clusters.to_numpy(),
+        study.table_one,
+        study.privacy.min_count,
+        patients.rounding,
+    )
+    return {f"{_PREFIX}{name}": table for name, table in tables.items()}
+
+
+_VARIABLE = Column("text", "the variable: a column of the patients' table")
+_ROW = Column(
+    "text",
+    "what is counted: size (patients), level (those with this category), known (those with any "
+    "value) or missing (those without)",
+)
+_CLUSTER = Column("whole", "the cluster; missing: all patients")
+_MEANINGS = {
+    "mean": "the mean of the known values",
+    "sd": "their standard deviation",
+    "low": "the first quartile",
+    "median": "the median",
+    "high": "the third quartile",
+}
+
+TABLE_ONE = Part(
+    {
+        "table_one_variables": {
+            "variable": _VARIABLE,
+            "kind": Column("text", "whole, number or text; missing where no text is known"),
+            "continuous": Column("flag", "whether it is a number with more than two values"),
+        },
+        "table_one_counts": {
+            "variable": _VARIABLE,
+            "row": _ROW,
+            "level": Column("text", "the category"),
+            "group": _CLUSTER,
+            "count": Column("count", "patients"),
+        },
+        "table_one_summaries": {
+            "variable": _VARIABLE,
+            "group": _CLUSTER,
+            **{name: Column("number", _MEANINGS[name]) for name in SUMMARIES},
+        },
+        "table_one_comparisons": {
+            "variable": _VARIABLE,
+            "row": Column("text", "level (compared by categories) or known (as numbers)"),
+            "comparison": Column("text", "p (a p-value) or smd (standardised mean difference)"),
+            "value": Column(
+                "number", "of the clusters; a rounded p-value is the next of 0.001, 0.01, 0.05, 1"
+            ),
+            "permuted": Column("flag", "whether the p-value is from random permutations"),
+        },
+    },
+    _make_table_one,
+)
+
+
+def table_one_of(
+    study: Study,
+    results: Results,
+    names: Mapping[Any, str],
+    descriptions: Mapping[str, str],
+) -> TableOne:
+    """Table 1 of all sites; `names` are by cluster, `descriptions` of what it is by name."""
+    several = len(results) > 1
+    return put_together(
+        {site if several else "": _numbers_of(result) for site, result in results.items()},
+        study.table_one,
+        names=names,
+        descriptions=descriptions,
+        min_count=study.privacy.min_count,
+        together=study.outcomes.columns,
+        rounded=is_rounded(results),
+        all_sites=True,
+    )
+
+
+def _numbers_of(result: SiteResults) -> dict[str, pd.DataFrame]:
+    """The tables of a site as they are computed, without their prefix; clusters are whole."""
+    tables = {name.removeprefix(_PREFIX): result.tables[name] for name in TABLE_ONE.tables}
+    for name in ("counts", "summaries"):
+        groups = [None if pd.isna(g) else int(g) for g in tables[name]["group"]]
+        tables[name] = tables[name].assign(group=pd.Series(groups, dtype=object))
+    return tables

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.study.results.part import Column, Part
-from mmlca.study.results.patients import REFINED
+from mmlca.study.results.site import REFINED, Column, Part
 from mmlca.tables.clusters import (
     LONGEST,
     CourseCounts,
@@ -32,7 +31,7 @@ from mmlca.tables.treatment_lines import keyed_paths, treatment_paths
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
     from mmlca.tables.course_tables import CourseKeys
     from mmlca.tables.disclosure import Rounding

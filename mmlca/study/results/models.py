@@ -1,4 +1,4 @@
-"""The models of a site: how each was fitted, and how numbers of classes compare.
+"""The models of a site: fits, numbers of classes, errors of its own model, and its stability.
 
 These numbers concern one site alone and are as the site shows them. Where small numbers are hidden
 they have few digits, since many digits of numbers based on all patients would reveal counts.
@@ -6,6 +6,7 @@ they have few digits, since many digits of numbers based on all patients would r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,17 +14,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mmlca.model.inference import information_criteria
-from mmlca.model.selection import compare_fits
+from mmlca.model.inference import OVERLAP, OverlapWarning, information_criteria
+from mmlca.model.resampling import Bootstrap, bootstrap
+from mmlca.model.selection import bootstrap_lrt, compare_fits
 from mmlca.model.settings import CRITERIA
 from mmlca.study.release import DECIMALS, round_indices
-from mmlca.study.results.part import Column, Part
-from mmlca.tables.disclosure import EVERYONE, Rounding, hides, is_small
+from mmlca.study.results.site import Column, Part
+from mmlca.tables.describe import state_distribution, transition_counts
+from mmlca.tables.disclosure import EVERYONE, Rounding, hide_parts, hides, is_small, show_counts
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.model.settings import Criterion, SampleSize
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.sequences.type import Sequences
+    from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
 
 
@@ -84,7 +88,7 @@ def comparison(
 
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     min_count, site, rounding = study.privacy.min_count, patients.site, patients.rounding
-    tables = {name: pd.DataFrame(columns=list(columns)) for name, columns in PART.tables.items()}
+    tables = _inference(study, patients)
     if patients.fits is not None:
         tables["models"] = shown_fits(patients.fits, site, min_count, rounding)
     if patients.choice is not None:
@@ -174,6 +178,109 @@ def _of_shown_likelihood(
     return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
 
 
+# --- how certain the site's own model is ------------------------------------------------
+
+
+def _inference(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
+    """Errors of the parameters, tests of other numbers of classes, and stability."""
+    rules, model, data = study.inference, patients.own, patients.sequences
+    tables: dict[str, pd.DataFrame] = {}
+    if model is None:
+        return tables
+    refits = bootstrap(model, data, rules.bootstrap, study.seed) if rules.bootstrap else None
+    if rules.standard_errors:
+        tables["parameters"] = _parameters(study, model, data, refits)
+    if rules.blrt:
+        tables["class_tests"] = _class_tests(study, model, data)
+    if refits is not None:
+        tables["stability"] = _stability(study, patients, refits)
+    if patients.rounding is None:
+        return tables
+    return {name: round_indices(name, table) for name, table in tables.items()}
+
+
+def _intervals(model: MixtureMarkov, data: Sequences, refits: Bootstrap | None) -> pd.DataFrame:
+    """Probabilities with standard errors and limits, on the boundary always the exact ones.
+
+    They are from refits where the classes overlap.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OverlapWarning)  # the cautions of the report say so
+        table: pd.DataFrame = model.standard_errors(data)
+    overlap = refits is not None and model.entropy() < OVERLAP
+    if refits is not None and overlap:
+        inside, numbers = ~table["boundary"].to_numpy(), ["se", "low", "high"]
+        table.loc[inside, numbers] = refits.intervals[numbers].to_numpy()[: len(table)][inside]
+    return table.assign(refits=overlap)
+
+
+def _parameters(
+    study: Study, model: MixtureMarkov, data: Sequences, refits: Bootstrap | None
+) -> pd.DataFrame:
+    """Probabilities with their intervals; those based on few patients are blank.
+
+    They are based on the patients assigned to the class who begin in the state, or make the step.
+    """
+    table = _intervals(model, data, refits)
+    k, classes = model.params_.n_classes, pd.Series(model.predict(data) + 1, data.ids)
+    labels = classes.astype(pd.CategoricalDtype(list(range(1, k + 1))))
+    first = state_distribution(data, labels)
+    first = first[first["time"] == data.times[0]]
+    steps = transition_counts(data, labels)
+    size = classes.value_counts().reindex(range(1, k + 1), fill_value=0)
+    counts = np.concatenate([size, first["count"], steps["patients"]]).astype(float)
+    # nobody assigned is few as well: the number then comes from shares of uncertain patients
+    table = table.assign(patients=np.maximum(counts, 1.0))
+    table["set"] = table["class"].where(table["parameter"] != "weight", 0)
+    numbers, by = ["estimate", "se", "low", "high"], ["parameter", "set", "from"]
+    return hide_parts(table, by, numbers, study.privacy.min_count, count="patients")
+
+
+def _class_tests(study: Study, model: MixtureMarkov, data: Sequences) -> pd.DataFrame:
+    """Bootstrap tests around the site's number of classes: against one fewer, and one more.
+
+    Where log-likelihoods are shown as whole numbers, the statistic is that of the whole numbers:
+    more digits of it would give more digits of them.
+    """
+    k, rules, rows = model.params_.n_classes, study.inference, []
+    for larger in range(max(k, 2), min(k + 1, data.n_distinct) + 1):
+        test = bootstrap_lrt(
+            data,
+            larger,
+            rules.blrt,
+            study.seed,
+            n_jobs=study.n_jobs or -1,
+            prior=study.model.reported_prior,
+        )
+        statistic = test.statistic
+        if hides(study.privacy.min_count):
+            statistic = 2 * (round(test.loglik + statistic / 2) - round(test.loglik))
+        rows.append(
+            {
+                "classes": larger,
+                "against": larger - 1,
+                "statistic": float(statistic),
+                "p_value": test.p_value,
+                "mc_error": test.mc_error,
+                "simulations": len(test.simulated),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _stability(study: Study, patients: SitePatients, refits: Bootstrap) -> pd.DataFrame:
+    found = refits.stability.assign(site=patients.site, group=refits.stability["class"])
+    return show_counts(
+        found,
+        {"patients": []},
+        study.privacy.min_count,
+        patients.rounding_of(patients.own_view),
+        beside=["jaccard", "found_again", "dissolved"],
+        adds_up=("patients", ["site"]),
+    )
+
+
+_OWN_CLASS = Column("whole", "class of the site's own model, from 1")
 _MODEL = Column("text", "the site, or a resample of its patients (SITE/1)")
 _CLASSES = Column("whole", "number of classes")
 _FIT = {
@@ -206,6 +313,32 @@ PART = Part(
             "classes": _CLASSES,
             "class": Column("whole", "number of a class, from 1"),
             "share": Column("number", "its share of the patients"),
+        },
+        "parameters": {
+            "parameter": Column("text", "weight, initial or transition"),
+            "class": _OWN_CLASS,
+            "from": Column("text", "state before a transition"),
+            "to": Column("text", "first state, or state after a transition"),
+            "estimate": Column("number", "probability"),
+            "se": Column("number", "standard error"),
+            "low": Column("number", "lower limit (95 %)"),
+            "high": Column("number", "upper limit"),
+            "refits": Column("flag", "whether limits inside 0 and 1 are from the bootstrap"),
+        },
+        "class_tests": {
+            "classes": Column("whole", "number of classes"),
+            "against": Column("whole", "one fewer"),
+            "statistic": Column("number", "twice the difference in log-likelihood"),
+            "p_value": Column("number", "bootstrap p-value"),
+            "mc_error": Column("number", "Monte-Carlo error of the p-value"),
+            "simulations": Column("whole", "samples from the smaller model"),
+        },
+        "stability": {
+            "class": _OWN_CLASS,
+            "patients": Column("count", "patients assigned to the class"),
+            "jaccard": Column("number", "mean Jaccard index with its counterpart in refits"),
+            "found_again": Column("number", "share of refits in which it was found again"),
+            "dissolved": Column("number", "share of refits in which it dissolved"),
         },
     },
     make,

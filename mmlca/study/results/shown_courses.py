@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from mmlca.study.results.courses import FREQUENT, REPRESENTATIVE
-from mmlca.study.results.matching import matched_classes
-from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED
-from mmlca.study.results.site import is_rounded, stacked
+from mmlca.study.results.groups import matched_classes
+from mmlca.study.results.site import ALL_SITES, OWN, SHOWN, Results, is_rounded, stacked
 from mmlca.tables.clusters import (
     LONGEST,
     CourseCounts,
@@ -33,12 +32,6 @@ from mmlca.tables.groups import GroupInfo, Keys
 
 if TYPE_CHECKING:
     from mmlca.study.results.site import SiteResults
-
-Results = Mapping[str, "SiteResults"]
-SHOWN = {ONLY: None, ENSEMBLE: "ensemble", OWN: "local", REFINED: "refined"}
-"""What the report calls the views."""
-TOGETHER = "all sites"
-"""The panels of all sites together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,12 +188,8 @@ def described_of(
 ) -> pd.DataFrame:
     """The groups as `describe_clusters` describes them, and as the release shows them.
 
-    Parameters
-    ----------
-    results, groups
-    after, window : as in `describe_clusters`
-    by_site : bool
-        A row for each site and group, with a column "site", instead of all sites together.
+    With `by_site`, a row for each site and group, with a column "site", instead of all sites
+    together.
     """
     rows = []
     for site, part in groups.counts.items() if by_site else [("", groups.everywhere())]:
@@ -276,13 +265,7 @@ class GroupCourses:
 
 
 def courses_of(results: Results, groups: Groups, names: Mapping[int, str]) -> GroupCourses:
-    """The courses of a view.
-
-    Parameters
-    ----------
-    results, groups
-    names : {number: name of the group}
-    """
+    """The courses of a view; `names` are those of the groups by number."""
     tables = {
         "distribution": _windows(results, groups),
         "transitions": _steps(results, groups),
@@ -296,9 +279,9 @@ def courses_of(results: Results, groups: Groups, names: Mapping[int, str]) -> Gr
         patients_columns = ["patients", "n_patients"]
         tables = {n: t.drop(columns=patients_columns, errors="ignore") for n, t in tables.items()}
     tables = {name: _finished(table, name) for name, table in tables.items()}
-    places = {**patients, **({TOGETHER: groups.sizes.loc[EVERYONE]} if together else {})}
+    places = {**patients, **({ALL_SITES: groups.sizes.loc[EVERYONE]} if together else {})}
     size = {
-        (place, number): groups.sizes.at[EVERYONE if place == TOGETHER else place, number]
+        (place, number): groups.sizes.at[EVERYONE if place == ALL_SITES else place, number]
         for place in places
         for number in groups.order
     }
@@ -355,7 +338,7 @@ def _infos(
         final = tuple(dict.fromkeys(state for info in infos for state in info.absorbing))
         for number, counts in everywhere.items():
             n = int(sum(part.get(number, 0.0) for part in groups.patients.values()))
-            keys = _keys(TOGETHER, names[number])
+            keys = _keys(ALL_SITES, names[number])
             infos.append(GroupInfo(keys, n, counts.n, counts.states, counts.times, final))
     return infos
 
@@ -420,7 +403,7 @@ def _with_all(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The same with the sums of all sites behind it."""
     sums = table.groupby(["group", *_CELLS[name]], sort=False, dropna=False)
     numbers = [c for c in ("count", "n", "patients", "n_patients") if c in table]
-    everyone = sums[numbers].sum().reset_index().assign(site=TOGETHER)
+    everyone = sums[numbers].sum().reset_index().assign(site=ALL_SITES)
     if name == "paths":
         everyone = everyone.sort_values(["group"], kind="stable")
     return pd.concat([table, everyone], ignore_index=True)
@@ -430,7 +413,7 @@ def _finished(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The same with shares, and states and times in their order."""
     if name == "paths":
         share = share_of_paths(table) if "share" not in table else table["share"]
-        of_all = (table["site"] == TOGETHER).to_numpy()
+        of_all = (table["site"] == ALL_SITES).to_numpy()
         if of_all.any():
             share = share.where(~of_all, share_of_paths(table))
         return table.assign(share=share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import pandas as pd
 
 from font.errors import InputError
 from mmlca.study import site_data
-from mmlca.study.results.effects import UNESTIMABLE
-from mmlca.study.results.part import Column, Part
+from mmlca.study.results.site import ALL_SITES, Column, Part, is_rounded
 from mmlca.study.words import groups_word
 from mmlca.tables.disclosure import few_digits
+from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.survival import (
     Cases,
     Survival,
@@ -28,14 +29,22 @@ from mmlca.tables.survival import (
 )
 
 if TYPE_CHECKING:
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.results.site import Results, SitePatients
     from mmlca.study.settings import Study
     from mmlca.tables.disclosure import Rounding
 
+UNESTIMABLE = (InputError, np.linalg.LinAlgError)
+"""Errors of an analysis with too few patients, or without a finite solution."""
+NO_ESTIMATE = (
+    "left out: too few patients or events in a group, or no finite solution; the functions of the "
+    "library give the reason inside the hospital."
+)
 YEAR = 365.25
 _MONTH = YEAR / 12
 _DIGITS = 3
 _COMPETING = 2
+_EXCLUDED = ["event", "competing", "left", "unknown", "included", "all"]
+_HAZARDS = ["term", "group", "estimate", "se", "p_proportional", "events", "others"]
 
 
 def landmark_of(study: Study) -> float:
@@ -53,14 +62,13 @@ def landmark_of(study: Study) -> float:
 
 
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
-    tables = {name: pd.DataFrame(columns=list(columns)) for name, columns in PART.tables.items()}
     if study.outcomes.event is None:
-        return tables
+        return {}
     landmark = landmark_of(study)
     try:
         cases = _cases(study, patients)
     except UNESTIMABLE:
-        return tables
+        return {}
     late, excluded = after_landmark(cases, landmark)
     made = {
         "survival": risk_table(late),
@@ -135,19 +143,7 @@ def _hazards(late: Cases) -> pd.DataFrame:
     try:
         return cox(late.only(pd.Series(late.group).isin(counts.index).to_numpy()))
     except UNESTIMABLE:
-        names = ["term", "group", "estimate", "se", "p_proportional", "events", "others"]
-        return pd.DataFrame(columns=names, dtype=object)
-
-
-def tables_of(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of results with the names of columns that `mmlca.tables.survival` has."""
-    table = table.rename(columns={"cluster": "group", "other_cluster": "other"})
-    whole: dict[str, Any] = {
-        name: pd.Series([None if pd.isna(v) else int(v) for v in table[name]], dtype=object)
-        for name in ("group", "other", "first", "second")
-        if name in table
-    }
-    return table.assign(**whole)
+        return pd.DataFrame(columns=_HAZARDS, dtype=object)
 
 
 _CLUSTER = Column("whole", "the cluster")
@@ -195,3 +191,105 @@ PART = Part(
     },
     make,
 )
+
+
+# --- all sites together -------------------------------------------------------------------
+
+
+def survival_of(
+    study: Study, results: Results, names: Mapping[Any, str], notes: list[str]
+) -> dict[str, Any]:
+    """Time from the landmark to the event, at all sites, tests stratified by site."""
+    rounded = is_rounded(results)
+    tables = {
+        name: {site: _tables_of(result.tables[name]) for site, result in results.items()}
+        for name in ("survival", "survival_scores", "survival_hazards", "survival_excluded")
+    }
+    risks = {s: t.drop(columns=["competing"] if rounded else ["survival", "low", "high"])
+             for s, t in tables["survival"].items() if len(t)}  # fmt: skip
+    excluded = pd.concat(tables["survival_excluded"].values(), ignore_index=True)
+    happened = sum(float(t["events"].sum()) for t in risks.values())
+    if not happened or excluded["group"].nunique() < 2:
+        notes.append(f"Survival is {NO_ESTIMATE}")
+        return {}
+    groups = sorted(excluded["group"].unique())
+    curves = pooled_curves(list(risks.values()), groups)
+    if rounded and len(results) > 1:
+        by_site = [pooled_curves([t], groups).assign(site=site) for site, t in risks.items()]
+        curves = pd.concat([*by_site, curves.assign(site=ALL_SITES)], ignore_index=True)
+        curves = curves[["site", *curves.columns.drop("site")]]
+    hazards = _site_hazards(tables["survival_hazards"], names, groups[0])
+    full = Survival(
+        curves,
+        log_rank([t for t in tables["survival_scores"].values() if len(t)], groups),
+        hazard_ratios(hazards),
+        excluded.groupby("group", sort=True)[_EXCLUDED].sum().reset_index(),
+        landmark_of(study),
+        study.outcomes.competing is not None,
+    )
+    shown = full if rounded else full.shown(study.privacy.min_count)
+    several = len(results) > 1
+    pooled = None
+    if several:
+        visible = hazards[shown.hazards["hazard_ratio"].notna().to_numpy()]
+        pooled = _pooled_hazards(visible)
+    return {"survival": _named(shown, names, several), "hazards": pooled}
+
+
+def _site_hazards(
+    tables: Mapping[str, pd.DataFrame], names: Mapping[Any, str], first: Any
+) -> pd.DataFrame:
+    """Log hazard ratios at each site; terms of clusters have their names."""
+    parts = [table.assign(site=site) for site, table in tables.items() if len(table)]
+    if not parts:
+        return pd.DataFrame(columns=["site", *_HAZARDS])
+    table = pd.concat(parts, ignore_index=True)
+    of_group = table["group"].notna()
+    against = table["group"].map(names) + f" against {names[first]}"
+    table["term"] = table["term"].where(~of_group, against)
+    return table[["site", *_HAZARDS]]
+
+
+def _pooled_hazards(hazards: pd.DataFrame) -> pd.DataFrame | None:
+    """Hazard ratios over all sites."""
+    if not len(hazards):
+        return None
+    tables = {str(site): rows for site, rows in hazards.groupby("site", sort=False)}
+    pooled = inverse_variance(tables, ("term",))
+    ratios = ["estimate", "low", "high", "random", "random_low", "random_high"]
+    pooled[ratios] = np.exp(pooled[ratios])
+    pooled = pooled.rename(columns={"estimate": "hazard_ratio"})
+    return pooled.drop(columns=["se", "random_se", "tau2"])
+
+
+def _named(found: Survival, names: Mapping[Any, str], several: bool) -> Survival:
+    tests = found.tests.assign(
+        test=[
+            "all groups equal" if i == 0 else " and ".join(names[k] for k in pair)
+            for i, pair in enumerate(found.tests["pair"])
+        ]
+    )
+    hazards = found.hazards
+    if several:
+        hazards = hazards.drop(columns=["events", "others"])
+    else:
+        hazards = hazards.drop(columns="site")
+    return Survival(
+        found.curves.assign(group=found.curves["group"].map(names)),
+        tests,
+        hazards,
+        found.excluded.assign(group=found.excluded["group"].map(names)),
+        found.landmark,
+        found.competing,
+    )
+
+
+def _tables_of(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of results with the names of columns that `mmlca.tables.survival` has."""
+    table = table.rename(columns={"cluster": "group", "other_cluster": "other"})
+    whole: dict[str, Any] = {
+        name: pd.Series([None if pd.isna(v) else int(v) for v in table[name]], dtype=object)
+        for name in ("group", "other", "first", "second")
+        if name in table
+    }
+    return table.assign(**whole)

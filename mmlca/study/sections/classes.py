@@ -9,11 +9,10 @@ from font.weights import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
-from mmlca.study.headline import votes
-from mmlca.study.numbers import Kind, pick
+from mmlca.study.headline import Kind, pick, votes
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.results.site import whole_numbers
+from mmlca.study.results.registry import whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, span
 from mmlca.tables.disclosure import hides

@@ -22,8 +22,7 @@ from mmlca.study.results.courses import (
     SHARED_BY,
     candidates_shared_by,
 )
-from mmlca.study.sections.section import NOT_DONE, Section
-from mmlca.study.sections.views import item_of_view, rests_on, shown_views
+from mmlca.study.sections.section import NOT_DONE, Section, item_of_view, rests_on, shown_views
 from mmlca.study.words import (
     dead_included,
     group_word,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mmlca.study.numbers import DOUBTFUL, Kind, pick
+from mmlca.study.headline import Kind, pick
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
+from mmlca.study.results.certainty import DOUBTFUL
 from mmlca.study.sections.section import Section
 from mmlca.study.words import share_of_patients
 

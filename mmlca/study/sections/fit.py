@@ -15,7 +15,7 @@ from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note, is_public
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.results.shown_fits import TOGETHER
+from mmlca.study.results.site import ALL_SITES
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, window_name, windows_name
 from mmlca.tables.diagnostics import cautions_of_tests
@@ -23,7 +23,7 @@ from mmlca.tables.disclosure import hidden_note
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings
-    from mmlca.study.results.shown_fits import Fits
+    from mmlca.study.results.fit import Fits
     from mmlca.study.settings import Study
     from mmlca.tables.diagnostics import Diagnostics
 
@@ -67,7 +67,7 @@ def _tests(study: Study, fits: Fits, tests: pd.DataFrame) -> Item:
         "Do the models fit?",
         sentences(
             f"{whose} is compared with its patients.",
-            _OF_CLUSTERS if TOGETHER in set(tests["site"]) else "",
+            _OF_CLUSTERS if ALL_SITES in set(tests["site"]) else "",
             "Memory: does the next state depend on the one before the present state? Stays: does "
             "leaving a state depend on how long a patient has been in it? States: are their shares "
             "over time as expected among those still observed, whose follow-up may end for reasons "
@@ -311,7 +311,7 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     fits = findings.fits
     doubts = {site: part.cautions() for site, part in fits.diagnostics.items()}
     if fits.tests is not None:
-        together = fits.tests[fits.tests["site"] == TOGETHER]
+        together = fits.tests[fits.tests["site"] == ALL_SITES]
         doubts["all sites together"] = cautions_of_tests(together)
     notes = [f"At {sites}: {text[0].lower()}{text[1:]}" for sites, text in by_sentence(doubts)]
     overlapping = fits.own.index[fits.own["entropy"] < OVERLAP].tolist()

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from mmlca.sequences.checks import listed
-from mmlca.study.outcomes import ALL_SITES
 from mmlca.study.release import count_note, shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid
-from mmlca.study.results.site import stacked
-from mmlca.study.sections.section import Section
-from mmlca.study.sections.views import WHOSE
+from mmlca.study.results.site import ALL_SITES, stacked
+from mmlca.study.sections.section import WHOSE, Section
 from mmlca.study.words import group_word, sentences
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from mmlca.model.search import is_confirmed, search_text
 from mmlca.sequences.checks import listed
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.results.site import whole_numbers
+from mmlca.study.results.registry import whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import counted
 from mmlca.tables.disclosure import hides

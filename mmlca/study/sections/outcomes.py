@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from mmlca.figures.curves import plot_survival
 from mmlca.sequences.checks import listed
-from mmlca.study.outcomes import ALL_SITES
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
+from mmlca.study.results.site import ALL_SITES
 from mmlca.study.sections.covariates import CORRECTED, CORRECTION, POOLING, memberships
 from mmlca.study.sections.section import Section
 from mmlca.study.words import group_word, groups_word, in_words, sentences

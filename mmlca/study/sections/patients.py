@@ -14,7 +14,8 @@ from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.results.site import stacked, whole_numbers
+from mmlca.study.results.registry import whole_numbers
+from mmlca.study.results.site import stacked
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_word, period, sentences, window_name, windows_name
 from mmlca.tables.clusters import percent_text

@@ -11,15 +11,14 @@ import pandas as pd
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.results.patients import ENSEMBLE, REFINED
-from mmlca.study.results.shown_certainty import (
+from mmlca.study.results.certainty import (
     moves_of,
     proportions_of,
     reliability_of,
     same_as_own,
     truth_indices,
 )
-from mmlca.study.results.site import is_rounded, stacked
+from mmlca.study.results.site import ENSEMBLE, REFINED, is_rounded, stacked
 from mmlca.study.sections.section import Section
 from mmlca.study.words import counted, group_name, sentences
 from mmlca.tables.disclosure import EVERYONE, is_small

@@ -12,7 +12,7 @@ from mmlca.figures.sites import plot_site_differences
 from mmlca.study.headline import published_norm
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.results.shown_sites import MOST_SITES
+from mmlca.study.results.groups import MOST_SITES
 from mmlca.study.results.site import is_rounded
 from mmlca.study.sections.section import Section
 from mmlca.study.words import number_word, sentences, window_name

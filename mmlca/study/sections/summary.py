@@ -9,10 +9,9 @@ import pandas as pd
 
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
-from mmlca.study.headline import votes
-from mmlca.study.numbers import Kind, Number, pick
+from mmlca.study.headline import Kind, Number, pick, votes
 from mmlca.study.release import count_text
-from mmlca.study.results.shown_certainty import mean_of, same_as_own
+from mmlca.study.results.certainty import mean_of, same_as_own
 from mmlca.study.results.site import stacked
 from mmlca.study.words import (
     counted,

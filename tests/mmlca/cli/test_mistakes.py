@@ -420,7 +420,7 @@ def test_files_that_are_nested_too_deeply(tmp_path: Path) -> None:
 
 
 def test_names_that_look_like_mathematics(tmp_path: Path) -> None:
-    from mmlca.study.report.pictures import to_pictures
+    from mmlca.study.report.exports import to_pictures
 
     pictures = to_pictures(lambda: Figure().suptitle("$x^$").figure, 50)
     assert pictures["png"][:4] == b"\x89PNG"

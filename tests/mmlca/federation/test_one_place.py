@@ -16,10 +16,11 @@ from network_folders import copy
 import ehr_prep
 from mmlca.federation.results import read_results
 from mmlca.study import analysis, read_study, site_data
-from mmlca.study.in_one_place import site_patients
-from mmlca.study.numbers import Kind
+from mmlca.study.combined import site_patients
+from mmlca.study.headline import Kind
 from mmlca.study.processes import Processes
-from mmlca.study.results.site import SiteResults, site_results
+from mmlca.study.results.registry import site_results
+from mmlca.study.results.site import SiteResults
 
 SITES = ("BWH", "MGB", "VA")
 STUDY = """

@@ -23,9 +23,8 @@ from font.exchange.explain import explain_page
 from font.exchange.messages.refinement import read_step
 from mmlca.federation.fitting import FITS
 from mmlca.federation.results import FORMAT, read_results, site_patients, study_of, write_results
-from mmlca.study.results.part import Column
-from mmlca.study.results.registry import TABLES
-from mmlca.study.results.site import SiteResults, site_results, typed
+from mmlca.study.results.registry import TABLES, site_results
+from mmlca.study.results.site import Column, SiteResults, typed
 from mmlca.study.settings import Study
 
 OF = "0" * 64

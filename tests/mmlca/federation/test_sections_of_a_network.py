@@ -16,13 +16,12 @@ import mmlca
 from font.exchange.messages.refinement import read_step
 from mmlca.federation.results import read_results, site_patients, study_of, write_results
 from mmlca.study.combined import Combined, Refinement
-from mmlca.study.headline import headline
-from mmlca.study.numbers import Kind, pick
-from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
-from mmlca.study.results.shown_certainty import mean_of, moves_of, same_as_own
+from mmlca.study.headline import Kind, headline, pick
+from mmlca.study.results.certainty import mean_of, moves_of, same_as_own
+from mmlca.study.results.groups import refined_differences_of, site_differences_of
+from mmlca.study.results.registry import site_results
 from mmlca.study.results.shown_courses import sizes_of
-from mmlca.study.results.shown_sites import refined_differences_of, site_differences_of
-from mmlca.study.results.site import SiteResults, site_results
+from mmlca.study.results.site import ENSEMBLE, OWN, REFINED, SitePatients, SiteResults
 from mmlca.study.sections import ensemble as ensemble_section
 from mmlca.study.sections import refinement, sites, summary
 from mmlca.study.settings import Study

@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from paths import ROOT
+from released import courses_by_group
 
 import ehr_prep
 import mmlca
 from mmlca import Sequences
 from mmlca.figures.canvas import decimal_text
 from mmlca.figures.colours import MISSING, PALE, own_colours
-from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
 from mmlca.tables.describe import frequency_spells
 from mmlca.tables.disclosure import Rounding
 
@@ -588,11 +588,8 @@ def test_titles_have_the_sizes_of_the_table_that_is_drawn(public: bool) -> None:
     data = Sequences.from_lists([["A", "A", "B"]] * 30 + [["B", "B", "A"]] * 25)
     groups = {"x": pd.Series(["one"] * 30 + ["two"] * 25, index=data.ids, dtype="category")}
     rounding = Rounding(b"secret", 11, groups) if public else None
-    courses = courses_by_group({"x": data}, groups, 11, rounding)
-    frequencies = courses.with_sizes(mmlca.sequence_frequencies({"x": data}, groups, min_count=11))
-    spells = frequency_spells({"x": data}, groups, min_count=11)
-    if rounding is not None:
-        frequencies = rounded_frequencies(frequencies, rounding)
+    shown = courses_by_group({"x": data}, groups, 11, b"secret" if public else None)
+    courses, frequencies, spells = shown.tables, shown.frequencies, shown.spells["frequent"]
     for plot, table in (
         (mmlca.plot_state_distribution, courses.distribution),
         (mmlca.plot_transitions, courses.transitions),
@@ -626,7 +623,7 @@ def three_sites() -> tuple[dict[str, Sequences], dict[str, pd.Series]]:
 def test_one_small_group_takes_no_panel_of_others_away() -> None:
     """A group of three at one site once took three panels of larger groups away, unsaid."""
     data, groups = three_sites()
-    courses = courses_by_group(data, groups, 11)
+    courses = courses_by_group(data, groups, 11).tables
     for plot, table in (
         (mmlca.plot_state_distribution, courses.distribution),
         (mmlca.plot_transitions, courses.transitions),
@@ -647,7 +644,7 @@ def test_one_small_group_takes_no_panel_of_others_away() -> None:
 
 def test_numbers_observed_of_a_group_without_a_size_are_not_written() -> None:
     data, groups = three_sites()
-    courses = courses_by_group(data, groups, 11)
+    courses = courses_by_group(data, groups, 11).tables
     figure = mmlca.plot_state_distribution(data, groups, table=courses.distribution, min_count=11)
     for ax in (ax for ax in figure.axes if ax.get_title()):
         below = {tick.get_text().split("\n")[1] for tick in ax.get_xticklabels()}

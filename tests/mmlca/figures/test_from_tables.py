@@ -10,12 +10,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from released import courses_by_group
 
 import mmlca
 from mmlca import Sequences
-from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
 from mmlca.tables.describe import frequency_spells
-from mmlca.tables.disclosure import Rounding
 from mmlca.tables.groups import group_infos
 from mmlca.tables.representatives import representative_spells
 
@@ -103,15 +102,20 @@ def test_tables_of_a_release_alone_give_the_figure_of_the_sequences(
     name: str, public: bool
 ) -> None:
     """With the sizes that a release shows, exact or rounded."""
-    rounding = Rounding(b"secret", 11, GROUPS) if public else None
-    release = courses_by_group(DATA, GROUPS, 11, rounding)
-    given = tables(name, DATA, GROUPS, 11)
-    if "spells" in given:
-        table = release.with_sizes(given["table"])
-        given["table"] = table if rounding is None else rounded_frequencies(table, rounding)
-    else:
-        parts = {"state_distribution": "distribution", "lines": "paths"}
-        given["table"] = getattr(release, parts.get(name, name))
+    release = courses_by_group(DATA, GROUPS, 11, b"secret" if public else None)
+    every: dict[str, dict[str, pd.DataFrame]] = {
+        "state_distribution": {"table": release.tables.distribution},
+        "transitions": {"table": release.tables.transitions},
+        "lines": {"table": release.tables.paths},
+        "frequencies": {"table": release.frequencies, "spells": release.spells["frequent"]},
+        "representatives": {
+            "table": release.representatives,
+            "spells": release.spells["representative"],
+        },
+    }
+    given = {
+        argument: table[table["site"].isin(list(DATA))] for argument, table in every[name].items()
+    }
     if public and name != "lines":
         assert "patients" not in given["table"]
     own = pixels(name, DATA, GROUPS, **given, min_count=11)

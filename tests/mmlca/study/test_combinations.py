@@ -13,8 +13,7 @@ import pytest
 from mmlca.sequences.type import Sequences
 from mmlca.study import read_study
 from mmlca.study.results import about
-from mmlca.study.results.patients import SitePatients
-from mmlca.study.results.site import SiteResults
+from mmlca.study.results.site import SitePatients, SiteResults
 from mmlca.study.sections import patients
 from mmlca.study.site_data import build_site, build_sites, read_site, read_source
 
@@ -72,7 +71,7 @@ def findings_of(study: Any, data: dict[str, Sequences]) -> Any:
     results = {}
     for site, part in data.items():
         alone = SitePatients(site, part, {}, pd.DataFrame(), pd.DataFrame())
-        results[site] = SiteResults(site, 1, about.make(study, alone))
+        results[site] = SiteResults(site, 1, about.DATA.results(study, alone))
     states = list(next(iter(data.values())).states)
     return SimpleNamespace(results=results, states=states)
 

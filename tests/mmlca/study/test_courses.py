@@ -11,16 +11,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from released import one_site
+from released import courses_by_group, one_site
 from study_attack import System
 
 import ehr_prep
 import mmlca
 from mmlca.sequences.type import Account, flow_table
 from mmlca.study.results import about
-from mmlca.study.results.patients import ONLY, SitePatients
 from mmlca.study.results.shown_courses import courses_of, described_of, groups_of
-from mmlca.study.results.site import SiteResults
+from mmlca.study.results.site import ONLY, SitePatients, SiteResults
 from mmlca.study.sections import courses as study_courses
 from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.labs import items as lab_items
@@ -28,8 +27,8 @@ from mmlca.study.sections.patients import _about_deaths
 from mmlca.study.settings import Study
 from mmlca.study.words import dead_included
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
-from mmlca.tables.course_tables import Courses, courses_by_group, guarded_clusters
-from mmlca.tables.disclosure import Rounding, is_small, printable
+from mmlca.tables.course_tables import Courses, guarded_clusters
+from mmlca.tables.disclosure import is_small, printable
 
 SIZES = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
 CLUSTERS = {site: pd.Series(np.repeat([1, 2, 3], n)) for site, n in SIZES.items()}
@@ -71,13 +70,12 @@ def test_a_small_cluster_at_one_site_alone() -> None:
     assert hidden.loc["all"].to_list() == [False, True, True, False]
 
 
-def one_group(n: int, unit: int, public: bool = False) -> tuple[mmlca.Sequences, Courses]:
+def one_group(n: int, unit: int) -> tuple[mmlca.Sequences, Courses]:
     """`n` patients of whom 3 leave A, and 4 others are not observed to the end."""
     rows = [["A", "A", "A"]] * (n - 7) + [["A", "A"]] * 4 + [["A", "B", "B"]] * 3
     data = mmlca.Sequences.from_lists(rows)
     groups = {"x": pd.Series(1, index=data.ids)}
-    rounding = Rounding(b"secret", unit, groups) if public else None
-    return data, courses_by_group({"x": data}, groups, unit, rounding)
+    return data, courses_by_group({"x": data}, groups, unit).tables
 
 
 def described(data: mmlca.Sequences, secret: bytes | None) -> tuple[pd.Series, Courses]:
@@ -134,7 +132,7 @@ def test_shares_of_an_exact_cluster_are_exact() -> None:
     rows = [["A", "A"]] * 43 + [["A", "B"]] * 14 + [["B", "B"]] * 12
     data = mmlca.Sequences.from_lists(rows)
     groups = {"x": pd.Series(1, index=data.ids)}
-    courses = courses_by_group({"x": data}, groups, 11)
+    courses = courses_by_group({"x": data}, groups, 11).tables
     table = courses.shown("distribution").set_index(["time", "state"])
     assert table.at[("1", "A"), "share"] == 57 / 69
     assert table.at[("2", "B"), "count"] == 26
@@ -151,7 +149,7 @@ def test_no_small_number_follows_inside_a_table_of_exact_courses(seed: int) -> N
     rows = [[rng.choice(list("ABCD"), p=p) for p in chance] for _ in range(150)]
     data = {"x": mmlca.Sequences.from_lists(rows, states=list("ABCD"))}
     groups = {"x": pd.Series(rng.integers(1, 4, 150), index=data["x"].ids)}
-    courses = courses_by_group(data, groups, 11)
+    courses = courses_by_group(data, groups, 11).tables
     n_small = 0
     for name, by in (("distribution", "time"), ("transitions", "from")):
         exact = getattr(courses, name)
@@ -225,7 +223,7 @@ def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
         )
         known = replace(data, account=account)
         patients = SitePatients("X", known, {}, pd.DataFrame(), pd.DataFrame())
-        results = {"X": SiteResults("X", 1, about.make(study, patients))}
+        results = {"X": SiteResults("X", 1, about.DATA.results(study, patients))}
         return _about_deaths(study, SimpleNamespace(results=results))
 
     (note,) = notes(30)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from released import courses_by_group
 from study_attack import count_of
 
 import ehr_prep
@@ -15,7 +16,6 @@ import mmlca
 from font.errors import ReportWarning
 from mmlca.study import read_study, run_study
 from mmlca.study.cache import Results, cohorts_of, nearly_repeated, remember
-from mmlca.tables.course_tables import courses_by_group
 from mmlca.tables.disclosure import Rounding
 
 M = 11
@@ -62,7 +62,7 @@ class People:
             for group in one
         }
         data = mmlca.Sequences.from_lists(self.states[kept].tolist(), ids=self.ids[kept].tolist())
-        courses = courses_by_group({"x": data}, clusters, M, rounding).shown("distribution")
+        courses = courses_by_group({"x": data}, clusters, M, secret).tables.shown("distribution")
         places = zip(courses["group"], courses["time"], courses["state"], strict=True)
         counts = dict(zip(places, courses["count"], strict=True))
         return levels, {(str(g), str(t), str(s)): n for (g, t, s), n in counts.items()}

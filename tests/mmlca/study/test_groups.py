@@ -12,10 +12,10 @@ from released import release
 
 from mmlca import Sequences
 from mmlca.study.findings import _class_names
-from mmlca.study.names import Names, jaccard, name_groups
-from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED
 from mmlca.study.results.shown_courses import described_of, groups_of, views_of
+from mmlca.study.results.site import ENSEMBLE, OWN, REFINED
 from mmlca.study.settings import Study
+from mmlca.study.words import Names, jaccard, name_groups
 
 STAY, SWITCH = ["A"] * 4, ["A", "B", "B", "B"]
 

@@ -15,9 +15,9 @@ import ehr_prep
 import mmlca
 from mmlca.model.inference import OverlapWarning
 from mmlca.study import read_study, run_study
-from mmlca.study.results import inference
+from mmlca.study.results import models as results_of_models
+from mmlca.study.results.fit import Fits
 from mmlca.study.results.models import fit_table
-from mmlca.study.results.shown_fits import Fits
 from mmlca.study.sections import covariates, fit, outcomes, registry
 from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_effects import one_step_effects
@@ -216,7 +216,7 @@ def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
             sites={"A": None},
             privacy=SimpleNamespace(min_count=11),
         )
-        table = inference._parameters(study, model, data, refits if n else None)
+        table = results_of_models._parameters(study, model, data, refits if n else None)
         with pytest.warns(OverlapWarning):
             plain = model.standard_errors(data)
         low = (refits.intervals if n else plain)["low"].to_numpy()[: len(table)]

@@ -11,7 +11,7 @@ import pytest
 
 from mmlca import Sequences
 from mmlca.study import Study, read_study, run_study
-from mmlca.study.names import courses_of_names, short_names
+from mmlca.study.words import courses_of_names, short_names
 
 STAY, SWITCH, PAUSE = ["DRd"] * 6, ["DRd", "DRd", *["Pd"] * 4], ["DRd", *["none"] * 5]
 QUICK = """

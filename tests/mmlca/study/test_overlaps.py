@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from mmlca import Sequences
-from mmlca.study.results import shown_sites
-from mmlca.study.results.matching import classes_everywhere, matched_classes
-from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
-from mmlca.study.results.shown_sites import site_differences_of
-from mmlca.study.results.site import SiteResults, site_results, stacked
+from mmlca.study.results import groups as results_of_groups
+from mmlca.study.results.groups import classes_everywhere, matched_classes, site_differences_of
+from mmlca.study.results.registry import site_results
+from mmlca.study.results.site import ENSEMBLE, OWN, REFINED, SitePatients, SiteResults, stacked
 from mmlca.study.settings import Study
 from mmlca.tables.counts import cluster_steps
 from mmlca.tables.disclosure import Rounding, few_digits
@@ -203,7 +202,7 @@ def test_differences_from_rounded_results_are_within_their_stated_error(seed: in
 
 def test_each_of_many_sites_is_compared_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     made = patients(5, (3, 3, 3))
-    monkeypatch.setattr(shown_sites, "MOST_SITES", 2)
+    monkeypatch.setattr(results_of_groups, "MOST_SITES", 2)
     found = site_differences_of(results_of(made), n_boot=20, seed=1)
     assert found is not None
     assert set(found.norms["membership"]) == {"ensemble", "local"}

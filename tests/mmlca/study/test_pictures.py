@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
-from mmlca.study.report.pictures import draw_figure, for_page, to_pictures
+from mmlca.study.report.exports import draw_figure, for_page, to_pictures
 
 
 def heat(seed: int) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from font.errors import option, spelled
 from mmlca.study.processes import Processes
-from mmlca.study.report.pictures import to_pictures
+from mmlca.study.report.exports import to_pictures
 
 
 def line(slope: int) -> Any:

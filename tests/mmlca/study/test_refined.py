@@ -17,10 +17,8 @@ from mmlca import MarkovParams, MixtureMarkov, simulate
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.analysis import refined as add_refinement
-from mmlca.study.in_one_place import site_patients
-from mmlca.study.results.patients import ENSEMBLE, REFINED
-from mmlca.study.results.registry import FOR_HEADLINE, TABLES
-from mmlca.study.results.shown_certainty import (
+from mmlca.study.combined import site_patients
+from mmlca.study.results.certainty import (
     doubtful_share,
     mean_of,
     moves_of,
@@ -29,7 +27,8 @@ from mmlca.study.results.shown_certainty import (
     same_as_own,
     truth_indices,
 )
-from mmlca.study.results.site import SiteResults, site_results, stacked
+from mmlca.study.results.registry import FOR_HEADLINE, TABLES, site_results
+from mmlca.study.results.site import ENSEMBLE, REFINED, SiteResults, stacked
 from mmlca.study.sections import refinement
 from mmlca.tables.disclosure import is_small
 from mmlca.tables.matching import memberships

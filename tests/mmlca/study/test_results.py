@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from mmlca.sequences.type import Sequences
-from mmlca.study.results.part import Column
 from mmlca.study.results.registry import PARTS, TABLES
-from mmlca.study.results.site import SiteResults, stacked, typed
+from mmlca.study.results.site import Column, SiteResults, stacked, typed
 
 
 def test_no_two_parts_make_a_table_of_the_same_name() -> None:
@@ -47,11 +46,11 @@ def test_tables_of_sites_are_stacked_in_the_order_of_the_sites() -> None:
 
 @pytest.mark.parametrize("name", ["states", "times"])
 def test_states_and_windows_keep_their_order(name: str) -> None:
-    from mmlca.study.results.about import make
-    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.results.about import DATA
+    from mmlca.study.results.site import SitePatients
 
     data = Sequences.from_lists([["b", "a"], ["a"]], states=["b", "a"])
     patients = SitePatients("A", data, {}, pd.DataFrame(), pd.DataFrame())
     study: Any = SimpleNamespace(sites={"A": SimpleNamespace(labs=None)})
-    table = make(study, patients)[name]
+    table = DATA.results(study, patients)[name]
     assert table.iloc[:, 0].tolist() == (["b", "a"] if name == "states" else ["1", "2"])

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 
 import mmlca
-from mmlca.study.results import fit, inference, models
-from mmlca.study.results.patients import ENSEMBLE, OWN, SitePatients
+from mmlca.study.results import fit, models
+from mmlca.study.results.fit import Fits, fits_of
 from mmlca.study.results.registry import TABLES
-from mmlca.study.results.shown_fits import TOGETHER, Fits, fits_of
-from mmlca.study.results.site import SiteResults, typed
+from mmlca.study.results.site import ALL_SITES, ENSEMBLE, OWN, SitePatients, SiteResults, typed
 from mmlca.study.sections import classes
 from mmlca.study.sections import fit as fit_section
 from mmlca.study.sections import models as models_section
@@ -27,7 +26,7 @@ UNIT, N_SIM = 11, 9
 CHAINS = mmlca.MarkovParams(
     [0.6, 0.4], [[0.95, 0.05], [0.05, 0.95]], [[[0.9, 0.1], [0.6, 0.4]], [[0.4, 0.6], [0.1, 0.9]]]
 )
-PARTS = (models.PART, inference.PART, fit.PART)
+PARTS = (models.PART, fit.PART)
 OTHERS = [name for name in TABLES if not any(name in part.tables for part in PARTS)]
 
 
@@ -72,8 +71,7 @@ def results_of(study: Study, patients: dict[str, SitePatients]) -> dict[str, Sit
         tables = {name: typed(pd.DataFrame(columns=list(TABLES[name])), TABLES[name])
                   for name in OTHERS}  # fmt: skip
         for part in PARTS:
-            made = part.make(study, one)
-            tables |= {name: typed(made[name], TABLES[name]) for name in part.tables}
+            tables |= part.results(study, one)
         results[site] = SiteResults(site, 1 if one.rounding is None else UNIT, tables)
     return results
 
@@ -122,7 +120,7 @@ def test_tests_of_all_sites_are_sums(exact: Fits, patients: dict[str, SitePatien
         clusters = {site: one.groups[ENSEMBLE]}
         parts.append(diagnose_clusters({site: one.sequences}, clusters, n_sim=n_sim, seed=rng))
     assert exact.tests is not None
-    found = exact.tests[exact.tests["site"] == TOGETHER].reset_index(drop=True)
+    found = exact.tests[exact.tests["site"] == ALL_SITES].reset_index(drop=True)
     total = sum(part.tests["statistic"] for part in parts)
     drawn = np.sum([part.drawn for part in parts], axis=0)
     np.testing.assert_allclose(found["statistic"], total, rtol=1e-12)

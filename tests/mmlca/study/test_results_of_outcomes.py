@@ -13,12 +13,11 @@ import ehr_prep
 import mmlca
 from mmlca.sequences.type import Account, Sequences
 from mmlca.study import site_data
-from mmlca.study.outcomes import Outcomes, outcomes_of
-from mmlca.study.results import effects, labs, survival, table_one
-from mmlca.study.results.patients import ENSEMBLE, SitePatients
+from mmlca.study.results import about, effects, labs, survival
+from mmlca.study.results.effects import Outcomes, outcomes_of
+from mmlca.study.results.labs import trends_of
 from mmlca.study.results.registry import TABLES
-from mmlca.study.results.shown_labs import trends_of
-from mmlca.study.results.site import SiteResults, typed
+from mmlca.study.results.site import ENSEMBLE, SitePatients, SiteResults, typed
 from mmlca.study.settings import Study
 from mmlca.tables.cluster_effects import ERRORS
 from mmlca.tables.disclosure import Rounding, few_digits
@@ -27,7 +26,7 @@ from mmlca.tables.survival import survival_by_cluster
 pytest.importorskip("lifelines")
 UNIT, SITES = 11, ("X", "Y", "Z")
 NAMES = {1: "1: stay", 2: "2: switch", 3: "3: leave"}
-PARTS = (effects.PART, survival.PART, labs.PART, table_one.PART)
+PARTS = (effects.PART, survival.PART, labs.PART, about.TABLE_ONE)
 CHAINS = mmlca.MarkovParams(
     [0.5, 0.3, 0.2],
     [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]],
@@ -98,8 +97,7 @@ class Cohort:
             alone = SitePatients(site, data, groups, empty, empty, rounding=rounding)
             tables = {name: typed(pd.DataFrame(columns=list(c)), c) for name, c in TABLES.items()}
             for part in PARTS:
-                made = part.make(study, alone)
-                tables |= {name: typed(table, TABLES[name]) for name, table in made.items()}
+                tables |= part.results(study, alone)
             results[site] = SiteResults(site, UNIT if rounded else 1, tables)
         return results
 

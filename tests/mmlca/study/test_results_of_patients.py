@@ -13,11 +13,8 @@ import ehr_prep
 from mmlca.sequences.type import Sequences
 from mmlca.study import read_study
 from mmlca.study.results import about
-from mmlca.study.results.patients import ENSEMBLE, SitePatients
-from mmlca.study.results.registry import TABLES
-from mmlca.study.results.shown_patients import table_one_of
-from mmlca.study.results.site import SiteResults, typed
-from mmlca.study.results.table_one import PART
+from mmlca.study.results.about import TABLE_ONE, table_one_of
+from mmlca.study.results.site import ENSEMBLE, SitePatients, SiteResults
 from mmlca.study.settings import Study
 from mmlca.tables.disclosure import Rounding, is_small
 from mmlca.tables.settings import TableOneSettings
@@ -75,7 +72,7 @@ def results_of(
         empty = pd.DataFrame(index=data.ids)
         groups = {ENSEMBLE: clusters[site]}
         alone = SitePatients(site, data, groups, empty, empty, rounding=rounding)
-        made = {name: typed(t, TABLES[name]) for name, t in PART.make(study, alone).items()}
+        made = about.TABLE_ONE.results(study, alone)
         results[site] = SiteResults(site, 1 if rounding is None else UNIT, made)
     return results
 
@@ -145,7 +142,7 @@ def test_rounded_counts_are_multiples_and_their_totals_are_sums(tmp_path: Path) 
     study = study_of(tmp_path, tables, "public")
     results = results_of(study, tables, clusters, Rounding(b"secret", UNIT, clusters))
     for result in results.values():
-        for name, columns in PART.tables.items():
+        for name, columns in TABLE_ONE.tables.items():
             for column in (c for c, spec in columns.items() if spec.kind == "count"):
                 assert (result.tables[name][column] % UNIT == 0).all()
         summaries = result.tables["table_one_summaries"]
@@ -244,9 +241,9 @@ def from_records() -> SitePatients:
 
 
 def account_of(study_of_one: Study, patients: SitePatients) -> SiteResults:
-    made = about.PART.make(study_of_one, patients)
+    made = about.DATA.results(study_of_one, patients)
     unit = 1 if patients.rounding is None else UNIT
-    return SiteResults("A", unit, {name: typed(t, TABLES[name]) for name, t in made.items()})
+    return SiteResults("A", unit, made)
 
 
 def one_site(min_count: int) -> Study:
@@ -277,7 +274,7 @@ def test_an_exact_account_is_that_of_the_sequences(from_records: SitePatients) -
 def test_a_rounded_account_shows_no_text_of_few_patients(from_records: SitePatients) -> None:
     rounding = Rounding(b"secret", UNIT, {"A": from_records.groups[ENSEMBLE]})
     result = account_of(one_site(UNIT), replace(from_records, rounding=rounding))
-    for name, columns in about.PART.tables.items():
+    for name, columns in about.DATA.tables.items():
         for column in (c for c, spec in columns.items() if spec.kind == "count"):
             assert (result.tables[name][column].dropna() % UNIT == 0).all(), (name, column)
     assert set(result.tables["unmapped"]["drug"]) == {"aspirin", "other texts"}

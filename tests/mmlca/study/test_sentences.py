@@ -11,7 +11,7 @@ import pytest
 
 from mmlca.model.search import search_text
 from mmlca.study import Study
-from mmlca.study.numbers import Kind, Number, numbers_table, pick
+from mmlca.study.headline import Kind, Number, numbers_table, pick
 from mmlca.study.sections import classes, fit, models, refinement, registry, summary
 from mmlca.study.sections.section import Section
 from mmlca.study.words import period, span, windows_name

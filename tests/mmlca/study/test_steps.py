@@ -26,7 +26,7 @@ import ehr_prep
 import mmlca
 from font.errors import ReportWarning
 from mmlca.study import cache, read_study, run_study, write_study_file
-from mmlca.study.log import report_warnings
+from mmlca.study.cache import report_warnings
 from mmlca.tables.disclosure import is_small
 
 SMALL = """

@@ -15,8 +15,8 @@ from released import one_site
 import mmlca
 from mmlca import Sequences
 from mmlca.study import Study
-from mmlca.study.results.patients import ONLY
 from mmlca.study.results.shown_courses import described_of, groups_of
+from mmlca.study.results.site import ONLY
 from mmlca.study.sections import summary
 from mmlca.tables.clusters import name_clusters, percent_text
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from released import courses_by_group
 from study_attack import System, count_of
 
 import ehr_prep
 import mmlca
 from mmlca.tables.clusters import shown_sizes
-from mmlca.tables.course_tables import courses_by_group
 from mmlca.tables.disclosure import Rounding, is_small
 
 M = 11
@@ -65,7 +65,7 @@ def test_another_name_of_a_group_or_a_state_gives_the_same_tables() -> None:
     for rows, group in ((states, "1: A persisters"), (renamed, "own class 1: differs")):
         data = {"x": mmlca.Sequences.from_lists(rows.tolist())}
         groups = {"x": pd.Series(group, index=data["x"].ids)}
-        table = courses_by_group(data, groups, M, Rounding(SECRET, M, groups)).distribution
+        table = courses_by_group(data, groups, M, SECRET).tables.distribution
         state = table["state"].astype(str).str.removeprefix("anti-")
         tables.append(
             dict(zip(zip(table["time"], state, strict=True), table["count"], strict=True))
@@ -87,7 +87,7 @@ def quarters(n_small: int, n_times: int) -> pd.DataFrame:
     rows = [["B"] * n_times] * n_small + [["A"] * n_times] * (80 - n_small)
     data = {"x": mmlca.Sequences.from_lists(rows)}
     groups = {"x": pd.Series(1, index=data["x"].ids)}
-    table = courses_by_group(data, groups, M, Rounding(SECRET, M, groups)).shown("distribution")
+    table = courses_by_group(data, groups, M, SECRET).tables.shown("distribution")
     return table[table["state"] == "B"]
 
 
@@ -110,8 +110,7 @@ def course_cells(n_small: int, n_times: int, secret: bytes | None) -> Cells:
     rows = [["B"] * n_times] * n_small + [["A"] * n_times] * (N_ALL - n_small)
     data = {"x": mmlca.Sequences.from_lists(rows, states=["A", "B"])}
     groups = {"x": pd.Series(1, index=data["x"].ids)}
-    rounding = None if secret is None else Rounding(secret, M, groups)
-    tables = courses_by_group(data, groups, M, rounding)
+    tables = courses_by_group(data, groups, M, secret).tables
     cells: Cells = {}
     for row in tables.distribution.itertuples(index=False):
         cells["n", str(row.time)] = row.n
@@ -119,7 +118,7 @@ def course_cells(n_small: int, n_times: int, secret: bytes | None) -> Cells:
     steps = tables.transitions.rename(columns={"from": "before"})
     for row in steps.itertuples(index=False):
         each = n_times - 1 if row.count > M else 1
-        n = row.patients if rounding is None else row.count / each
+        n = row.patients if secret is None else row.count / each
         cells["step", str(row.before), str(row.to)] = n
     return cells
 
