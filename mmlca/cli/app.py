@@ -21,10 +21,9 @@ from typer.core import TyperGroup
 
 from font.errors import InputError, spelled
 from mmlca import __version__
-from mmlca.cli.centre import centre_app, exchange_app
+from mmlca.cli.centre import centre_app, exchange_app, network_app
 from mmlca.cli.data import fit, prep, select
 from mmlca.cli.display import STOPPED
-from mmlca.cli.network import network_app
 from mmlca.cli.options import PLAIN, as_option
 from mmlca.cli.simulate import simulate
 from mmlca.cli.site import site_app

@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from font.errors import InputError
+from font.errors import InputError, option_name
 from mmlca import __version__
 from mmlca.federation.refusals import (
     refuse_contradiction,
@@ -182,14 +182,7 @@ class Hospital:
         from mmlca.study.study_file import read_site_file, read_study
 
         place = None if site_file is None else read_site_file(site_file)
-        if place is not None:
-            site = place.site
-        elif site is None:
-            site, *others = read_study(path, files=False).sites
-            if others:
-                raise InputError(
-                    f"{path} has the sites {', '.join([site, *others])}; say which one this is."
-                )
+        site = name_of_site(path, read_study(path, files=False), site, site_file)
         study = read_study(path, site=site, site_file=site_file)
         fixed = isinstance(study.classes.number, int)
         settings: dict[str, Any] = {
@@ -669,6 +662,30 @@ class Hospital:
         for name, data in files.items():
             atomic_write(folder / name, data)
         return [folder / name for name in files]
+
+
+def name_of_site(
+    path: str | os.PathLike[str],
+    study: Study,
+    site: str | None,
+    site_file: str | os.PathLike[str] | None = None,
+) -> str:
+    """Which site of a study file this is: the one named, that of its own file, or the only one."""
+    from font.checks import some
+    from mmlca.study.study_file import read_site_file
+
+    if site_file is not None:
+        own = read_site_file(site_file).site
+        if site not in (None, own):
+            raise InputError(f"{site_file} is the file of {own!r}, not of {site!r}.")
+        site = own
+    if site is None and len(study.sites) > 1:
+        raise InputError(
+            f"{path} has the sites {some(study.sites)}; choose one with {option_name('site')}."
+        )
+    if site is not None and site not in study.sites:
+        raise InputError(f"{path} has no site {site!r}; it has {some(study.sites)}.")
+    return next(iter(study.sites)) if site is None else site
 
 
 _DECIDES = (

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ehr_prep.drugs import unmapped_caution
-from font.checks import some
 from font.errors import InputError
 from font.exchange.envelope import Header, claimed_kind
 from font.exchange.explain import explain_page
 from font.exchange.folders import Inbox, Request, read_inbox, requests_in
 from font.exchange.replies import answer_step
 from font.files import atomic_write, csv_text, hold, keep_inputs
-from mmlca.federation.hospital import SOFTWARE, Hospital
-from mmlca.study.study_file import read_network_study, read_site_file
+from mmlca.federation.hospital import SOFTWARE, Hospital, name_of_site
+from mmlca.study.study_file import read_network_study
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study
@@ -100,7 +99,7 @@ def run_site(
         Fields of `Hospital` that are to differ from what the study file says.
     """
     study = read_network_study(study_file, site_file)
-    name = _name_of_site(study_file, study, site_file, site)
+    name = name_of_site(study_file, study, site, site_file)
     with hold(folder, private=True):
         turn, answered = SiteTurn(name), read_answered(folder, study, name)
         header = _header_of(study, name)
@@ -166,7 +165,7 @@ def report_site(
     given. Returns the page, which must stay inside the hospital.
     """
     study = read_network_study(study_file, site_file)
-    name = _name_of_site(study_file, study, site_file, site)
+    name = name_of_site(study_file, study, site, site_file)
     with hold(folder, private=True):
         answered = read_answered(folder, study, name)
         last = [request for request in answered.steps if request.step == "results"]
@@ -310,19 +309,6 @@ def _continues(steps: Sequence[Request], before: Sequence[Request]) -> bool:
     """Whether a list of requests begins with another one; who was asked may have changed."""
     first = [(request.step, request.files) for request in steps[: len(before)]]
     return first == [(request.step, request.files) for request in before]
-
-
-def _name_of_site(study_file: Path, study: Study, site_file: Path | None, site: str | None) -> str:
-    if site_file is not None:
-        own = read_site_file(site_file).site
-        if site not in (None, own):
-            raise InputError(f"{site_file} is the file of {own!r}, not of {site!r}.")
-        site = own
-    if site is None and len(study.sites) > 1:
-        raise InputError(f"{study_file} has the sites {some(study.sites)}; choose one with --site.")
-    if site is not None and site not in study.sites:
-        raise InputError(f"{study_file} has no site {site!r}; it has {some(study.sites)}.")
-    return next(iter(study.sites)) if site is None else site
 
 
 def read_answered(folder: Path, study: Study, site: str) -> Answered:

@@ -481,7 +481,7 @@ def test_the_commands_refine_with_secure_sums(refining: Study) -> None:
         for site in SITES:
             said = " ".join(mmlca_does(*asks(site), source, *keys, "--secure").split())
             assert f"Step {step} of the refinement" in said
-            assert "only what they add up to over the 4 sites" in said
+            assert "only their sum over the 4 sites" in said
         sums = sorted((root / "sums").glob(f"*.masked-sums-{step}.json"))
         assert len(sums) == 4
         centre = ("centre", "refine", source, *sums, *name, "--out", root / "to_sites")
