@@ -1,9 +1,8 @@
 """A hospital's part in a federated study: fit, label, assign, refine, results.
 
 The commands `mmlca site …` and an app for Flower do the same through here, and everything that
-leaves goes through the site's ledger. The file is long because half of it describes the arguments
-of one class; what the steps compute is in `fitting`, `refining` and `results`, what a site does
-not answer in `refusals`.
+leaves goes through the site's ledger. What the steps compute, and what a site does not answer, is
+in `steps` and `results`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from font.errors import InputError, option_name
 from mmlca import __version__
-from mmlca.federation.refusals import (
+from mmlca.federation.steps import (
     refuse_contradiction,
     refuse_fall,
     refuse_foreign_models,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from font.exchange.messages.ensemble import EnsembleFile
     from font.exchange.messages.refinement import Step
     from mmlca.federation.ledger import Ledger
-    from mmlca.federation.refining import Notes, Refinement
+    from mmlca.federation.steps import Notes, Refinement
     from mmlca.sequences.type import Sequences
     from mmlca.study.settings import Study
 
@@ -67,7 +66,7 @@ class Hospital:
     study, site : str
         Names; that of the study is the same at all sites.
     sequences : Sequences
-        The site's patients; a table of columns to label with other models than Markov chains.
+        The site's patients; a table of columns for other models than Markov chains.
     folder : path
         Gets `ledger.json`, `fits.json` (how the models were fitted), `to_all` (model files),
         `to_centre` (labels file) and `clusters.csv`; ledger, fits and clusters stay.
@@ -79,22 +78,19 @@ class Hospital:
         Of the models that `fit` makes: the name of a registered family in small letters with
         hyphens, such as "k-means" or "latent-class-model".
     n_classes : int, optional
-        If not given, the number of `candidates` with the lowest criterion.
-    candidates : list of int
-        Numbers of classes to compare; differences of their BIC are sent along, for the vote.
-    criterion : str
-        See `select_n_classes`.
+        If not given, the number of `candidates` with the lowest `criterion`.
+    candidates, criterion
+        Numbers of classes to compare, as in `select_n_classes`; differences of their BIC are sent
+        along, for the vote.
     fewer_classes : bool
         Where a class would have fewer than `min_count` patients, fit one class fewer, and so on;
-        otherwise that is an error. Where a class is left with hardly any patients (fewer than
-        2), one class fewer is fitted in either case, with a warning.
+        otherwise that is an error. A class with hardly any patients (fewer than 2) always has this
+        effect, with a warning.
     pseudo_sites, fraction
         Fit so many resamples of that size; 0: the patients themselves.
-    min_count : int
-        Counts leave rounded at random to multiples of it; see `font.exchange.disclosure`.
-    floor : int
-        The smallest `min_count` that this site accepts. It is the site's own setting: a study file
-        cannot change it.
+    min_count, floor : int
+        Counts leave rounded at random to multiples of `min_count` (`font.exchange.disclosure`),
+        and `floor` is the smallest that this site accepts, which a study file cannot change.
     agreed : str, optional
         Fingerprint of the list of models that the sites agreed on (`font.list_fingerprint`, 12
         digits or more): label with no other list. A site that sends no model of its own needs it.
@@ -105,18 +101,12 @@ class Hospital:
         The private key to sign with; default: `signing.key` in `folder`, if it is there.
     override : str, optional
         Why something other than before should leave for the same study and round, in words.
-    prior : float, optional
-        Pseudo-count of each probability, see `MixtureMarkov`. Default: half a patient, with more
-        than six states less (`mmlca.federation.fitting.local_prior`). That serves ensembles,
-        because chains of a few patients are steadied: at 10 simulated sites of 50 to 150 patients
-        it raised the adjusted Rand index of the ensemble with the simulated classes from 0.870
-        (with 10⁻⁴) to 0.923, at 5 sites of 50 to 500 from 0.884 to 0.923, at 2 of 2,000 to 3,200
-        from 0.934 to 0.940 (40 replicates each, standard errors of the gains up to 0.005).
-    starts, search, seed, n_jobs
-        See `MixtureMarkov`; `starts` is its n_init.
     without : list of str
         Sites of a secure sum that have dropped out, as a person at this site has confirmed with
         them: once per round it answers again as the smaller set without them.
+    starts, search, prior, seed, n_jobs
+        See `MixtureMarkov`; `starts` is its n_init. Default of the prior: half a patient, with more
+        than six states less (`mmlca.federation.steps.local_prior`).
     """
 
     study: str
@@ -184,29 +174,26 @@ class Hospital:
         place = None if site_file is None else read_site_file(site_file)
         site = name_of_site(path, read_study(path, files=False), site, site_file)
         study = read_study(path, site=site, site_file=site_file)
-        fixed = isinstance(study.classes.number, int)
+        number = study.classes.number
         settings: dict[str, Any] = {
             "study": study.name,
             "round": study.centre.round,
             "study_file": study,
-            "n_classes": study.classes.number if fixed else None,
-            "candidates": () if fixed else study.classes.candidates,
+            "n_classes": None if number == "vote" else number,
+            "candidates": study.classes.candidates if number == "vote" else (),
             "criterion": study.classes.criterion,
             "pseudo_sites": study.pseudo_sites.per_site,
             "fraction": study.pseudo_sites.fraction,
             "min_count": study.privacy.min_count,
             "starts": study.model.n_init,
             "search": study.model.search,
+            "prior": study.model.prior,
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": study.public_keys(),
         }
         if place is not None:
-            settings["floor"] = place.floor
-            if place.signing_key is not None:
-                settings["signing_key"] = place.signing_key
-        if study.model.prior is not None:
-            settings["prior"] = study.model.prior
+            settings |= {"floor": place.floor, "signing_key": place.signing_key}
         if "sequences" not in changes:
             settings["sequences"] = read_site(study, site)
         return cls(site=site, **(settings | changes))
@@ -219,25 +206,22 @@ class Hospital:
         `fewer_classes` and too few patients for two classes of `min_count` each, the only file says
         that the site takes part without a model of its own.
         """
+        from font.exchange.messages.model import write_joins
         from font.exchange.registry import family_named
-        from mmlca.federation.fitting import fit_models
         from mmlca.federation.ledger import request_of
+        from mmlca.federation.steps import fit_models
 
         family = family_named(self.family)
         decides = {name: getattr(self, name) for name in _DECIDES}
+        data = self._data(family.data)
         if family.data == "sequences":
-            data: Any = self._sequences()
             decides["prior"] = self.used_prior
         else:
-            data, decides["family"] = self._table(), self.family
+            decides["family"] = self.family
         request = request_of(data, **decides)
         if self.fewer_classes and len(data) < 2 * self.min_count:
-            from font.exchange.messages.model import write_joins
-
-            def joins(_: Ledger) -> bytes:
-                return write_joins(self.header(), min_count=self.min_count)
-
-            return [self._release_one("joins", request, joins, out)]
+            content = write_joins(self.header(), min_count=self.min_count)
+            return [self._release_one("joins", request, lambda _: content, out)]
         return self._release_models(request, lambda: fit_models(self, family, data), out)
 
     @_alone
@@ -249,9 +233,13 @@ class Hospital:
         models : {name: fitted model}
             Of any registered family; names are "SITE" or "SITE/1", "SITE/2", ….
         """
+        from font.checks import class_parameters
         from mmlca.federation.ledger import request_of
 
-        shapes = {name: repr(_parameters(model)) for name, model in models.items()}
+        def shape(model: Any) -> str:
+            return repr(class_parameters(model, type(model).__name__).tolist())
+
+        shapes = {name: shape(model) for name, model in models.items()}
         request = request_of(self.sequences, min_count=self.min_count, models=shapes)
         parts = {name: (model, self.sequences) for name, model in models.items()}
         return self._release_models(request, lambda: (parts, {}), out)
@@ -374,7 +362,7 @@ class Hospital:
         than 30 % of the site's patients change their cluster; nothing is written then.
         """
         from font.exchange.messages.refinement import check_members, read_step
-        from mmlca.federation.refining import Refinement, write_notes
+        from mmlca.federation.steps import Refinement, write_notes
 
         step = read_step(source, self.header())
         table, notes = self._refined(step)
@@ -471,7 +459,7 @@ class Hospital:
         from font.exchange.messages.ensemble import read_ensemble
         from font.exchange.messages.refinement import read_step
 
-        data = self._sequences()
+        data = self._data("sequences")
         file = read_ensemble(ensemble, self.header())
         step = read_step(ensemble if shared is None else shared, self.header())
         if step.shared is not None and (not step.shared.last or step.origin != file.fingerprint):
@@ -532,7 +520,7 @@ class Hospital:
     ) -> Path:
         """The message that answers a step: from the ledger, or made anew and noted there first."""
         from mmlca.federation.ledger import request_of
-        from mmlca.federation.refining import make_answer
+        from mmlca.federation.steps import make_answer
 
         settings: dict[str, Any] = {"min_count": self.min_count, "of": step.fingerprint}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
@@ -592,13 +580,13 @@ class Hospital:
             consent = f"without {', '.join(self.without)}" if keys and self.without else None
             ledger.record(entry, request, released, self.override or consent)
             if keys:
-                ledger.note_masked()
+                ledger.mask_secret()  # which notes beside itself what it has masked
         folder = self.folder / f"to_{message_in(entry).receiver}"
         return self._write(folder if out is None else out, released)
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
-        from mmlca.federation.refining import Notes, read_notes, refined_table, step_memberships
+        from mmlca.federation.steps import Notes, read_notes, refined_table, step_memberships
 
         self._refuse_foreign_step(step)
         if step.shared is None:
@@ -630,26 +618,22 @@ class Hospital:
             return {}
         return read_mask_keys(secure, self.header(), min_count=self.min_count)
 
-    def _sequences(self) -> Sequences:
+    def _data(self, kind: str) -> Any:
+        """The patients, of the kind that models need: "sequences" or "table"."""
         from mmlca.sequences.type import Sequences
 
-        if not isinstance(self.sequences, Sequences):
+        if kind == "sequences" and not isinstance(self.sequences, Sequences):
             raise TypeError("fitting needs treatment sequences; found a table of columns.")
-        return self.sequences
-
-    def _table(self) -> pd.DataFrame:
-        from mmlca.sequences.type import Sequences
-
-        if isinstance(self.sequences, Sequences):
+        if kind == "table" and isinstance(self.sequences, Sequences):
             raise TypeError(f"a {self.family} is fitted to a table of columns; found sequences.")
         return self.sequences
 
     @property
     def used_prior(self) -> float:
         """The prior that was given, or the default for as many states."""
-        from mmlca.federation.fitting import local_prior
+        from mmlca.federation.steps import local_prior
 
-        return local_prior(self._sequences().n_states) if self.prior is None else self.prior
+        return local_prior(self._data("sequences").n_states) if self.prior is None else self.prior
 
     def _write(self, folder: Path, files: Mapping[str, bytes]) -> list[Path]:
         """The files where they are sent from, signed if this site has a key."""
@@ -707,10 +691,3 @@ def _write_table(path: Path, table: pd.DataFrame) -> None:
     from font.files import atomic_write, csv_text
 
     atomic_write(path, csv_text(table, index=True).encode(), private=True)
-
-
-def _parameters(model: Any) -> list[Any]:
-    from font.checks import class_parameters
-
-    values: list[Any] = class_parameters(model, type(model).__name__).tolist()
-    return values

@@ -49,7 +49,7 @@ from font.exchange.fields import (
 )
 from font.exchange.registry import ModelFamily
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
-from mmlca.federation.fitting import local_prior
+from mmlca.federation.steps import local_prior
 
 if TYPE_CHECKING:
     import pandas as pd

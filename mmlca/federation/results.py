@@ -157,7 +157,7 @@ def site_patients(
     """
     from font.labels import label
     from font.refinement import site_memberships
-    from mmlca.federation.fitting import noted_fits
+    from mmlca.federation.steps import noted_fits
     from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
     from mmlca.tables.disclosure import Rounding
 
@@ -207,7 +207,7 @@ def _own_model(
 def _fits(hospital: Hospital, own: MixtureMarkov | None, data: Sequences) -> pd.DataFrame | None:
     """How the models of resamples and of the whole site were fitted, as far as it is known."""
     from font.labels import label
-    from mmlca.federation.fitting import noted_fits
+    from mmlca.federation.steps import noted_fits
     from mmlca.study.results.models import fit_table
 
     noted, site = noted_fits(hospital).get("models"), hospital.site
