@@ -12,7 +12,6 @@ import typer
 
 from font.errors import InputError
 from font.settings import EnsembleSettings
-from mmlca.cli.display import note, say, working, wrote
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -31,7 +30,11 @@ from mmlca.cli.options import (
     from_study,
     known_keys,
     listed_sites,
+    note,
+    say,
     with_groups,
+    working,
+    wrote,
 )
 from mmlca.cli.site import make_key_pair
 

@@ -9,7 +9,6 @@ import typer
 
 from font.errors import InputError, option_name
 from font.settings import change
-from mmlca.cli.display import note, say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
     Classes,
@@ -33,9 +32,14 @@ from mmlca.cli.options import (
     by_file,
     chosen_map,
     map_file,
+    note,
     roles,
+    say,
     whole_numbers,
     with_groups,
+    working,
+    write_table,
+    wrote,
 )
 from mmlca.model.settings import ClassSettings
 
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ehr_prep.records import Records
-    from mmlca.cli.display import Show
+    from mmlca.cli.options import Show
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
 

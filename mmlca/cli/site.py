@@ -22,7 +22,6 @@ import typer
 from ehr_prep.settings import PseudoSites
 from font.errors import InputError, spelled
 from mmlca.cli.data import read_sequences
-from mmlca.cli.display import note, say, working, wrote
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -49,8 +48,12 @@ from mmlca.cli.options import (
     known_keys,
     listed_sites,
     map_file,
+    note,
+    say,
     whole_numbers,
     with_groups,
+    working,
+    wrote,
 )
 
 if TYPE_CHECKING:
