@@ -221,7 +221,7 @@ class Hospital:
         request = request_of(data, **decides)
         if self.fewer_classes and len(data) < 2 * self.min_count:
             content = write_joins(self.header(), min_count=self.min_count)
-            return [self._release_one("joins", request, lambda _: content, out)]
+            return self._release("joins", request, lambda _: content, out)
         return self._release_models(request, lambda: fit_models(self, family, data), out)
 
     @_alone
@@ -254,12 +254,9 @@ class Hospital:
 
         secret = self.ledger().mask_secret()
         request = f"{mask_key(secret)} {self.min_count}"
-        return self._release_one(
-            "key",
-            request,
-            lambda _: write_mask_key(None, secret, self.header(), min_count=self.min_count),
-            out,
-        )
+        content = write_mask_key(None, secret, self.header(), min_count=self.min_count)
+        (path,) = self._release("key", request, lambda _: content, out)
+        return path
 
     @_alone
     def label(
@@ -311,7 +308,8 @@ class Hospital:
 
         settings: dict[str, Any] = {"min_count": unit, "models": list_fingerprint(files)}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
-        return self._release_one("labels", request, make, out, keys=keys)
+        (path,) = self._release("labels", request, make, out, keys=keys)
+        return path
 
     def assign(self, ensemble: Source, out: Path | None = None) -> pd.DataFrame:
         """Give the patients their clusters, counted from 1; the table stays at the site.
@@ -418,12 +416,14 @@ class Hospital:
 
         study = study_of(self, self._known_study())
         data, file, step = self._last_step(ensemble, shared)
-        return self._release_one(
+        request = request_of_results(self, data, study, step)
+        (path,) = self._release(
             "results",
-            request_of_results(self, data, study, step),
+            request,
             lambda ledger: make_results(self, ledger, data, study, file, step),
             out,
         )
+        return path
 
     def report(
         self, ensemble: Source, shared: Source | None = None, out: Path | None = None
@@ -524,7 +524,7 @@ class Hospital:
 
         settings: dict[str, Any] = {"min_count": self.min_count, "of": step.fingerprint}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
-        return self._release_one(
+        (path,) = self._release(
             kind,
             request,
             lambda ledger: make_answer(self, ledger, kind, step, keys or {}),
@@ -532,42 +532,28 @@ class Hospital:
             keys=keys,
             step=step.step,
         )
-
-    def _release_one(
-        self,
-        kind: str,
-        request: str,
-        make: Callable[[Ledger], bytes],
-        out: Path | None,
-        *,
-        keys: Mapping[str, str] | None = None,
-        step: int | None = None,
-    ) -> Path:
-        """As `_release`, for one file; of a step, if the site sends the message at every step."""
-        from font.exchange.envelope import file_name
-        from font.exchange.registry import masked
-
-        kind = masked(kind) if keys else kind
-        entry = kind if step is None else f"{kind} {step}"
-        name = file_name(self.site, entry)
-        (path,) = self._release(entry, request, lambda ledger: {name: make(ledger)}, out, keys)
         return path
 
     def _release(
         self,
-        entry: str,
+        kind: str,
         request: str,
-        make: Callable[[Ledger], dict[str, bytes]],
+        make: Callable[[Ledger], bytes | dict[str, bytes]],
         out: Path | None,
+        *,
         keys: Mapping[str, str] | None = None,
+        step: int | None = None,
     ) -> list[Path]:
-        """Files for a request: from the ledger, or made anew and noted there first.
+        """Files of a kind for a request: from the ledger, or made anew and noted there first.
 
-        `entry` is the kind of message, with its step if there is one; `keys` are those of the sites
-        of a secure sum.
+        `keys` are those of the sites of a secure sum; `step` is that of a refinement, if the site
+        sends the message at every step.
         """
-        from mmlca.federation.ledger import message_in
+        from font.exchange.envelope import file_name
+        from font.exchange.registry import masked, message_of
 
+        kind = masked(kind) if keys else kind
+        entry = kind if step is None else f"{kind} {step}"
         ledger = self.ledger()
         if self.override is None:
             refuse_other_way(entry, ledger)
@@ -576,12 +562,13 @@ class Hospital:
         else:
             released = ledger.look_up(entry, request, self.override)
         if released is None:
-            released = make(ledger)  # with the draws that this ledger will keep
+            made = make(ledger)  # with the draws that this ledger will keep
+            released = made if isinstance(made, dict) else {file_name(self.site, entry): made}
             consent = f"without {', '.join(self.without)}" if keys and self.without else None
             ledger.record(entry, request, released, self.override or consent)
             if keys:
                 ledger.mask_secret()  # which notes beside itself what it has masked
-        folder = self.folder / f"to_{message_in(entry).receiver}"
+        folder = self.folder / f"to_{message_of(kind).receiver}"
         return self._write(folder if out is None else out, released)
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:

@@ -27,7 +27,7 @@ from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws
 from font.exchange.fields import look_alikes
-from font.exchange.registry import KINDS, Message, masked, message_of, unmasked
+from font.exchange.registry import KINDS, masked, unmasked
 from font.files import atomic, atomic_write, private_folder
 
 if TYPE_CHECKING:
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 FILE = "ledger.json"
 UNNAMED = "this site"  # where nothing leaves, no name is needed
-
-
-def message_in(entry: str) -> Message:
-    """The message that an entry of the ledger records: "labels", "sums 0", "masked sums 1"."""
-    return message_of(re.sub(r" \d+$", "", entry))
 
 
 def _check_entry(entry: str) -> str:
