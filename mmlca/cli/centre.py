@@ -313,7 +313,9 @@ def centre_refine(
     centre: Centre,
     rounds: Annotated[
         str | None,
-        from_study(1, help='Step with which the refinement ends, or "converge".'),
+        from_study(
+            EnsembleSettings().refine, help='Step with which the refinement ends, or "converge".'
+        ),
     ] = None,
 ) -> None:
     """Add all sites' sums of a step: the shared model for all sites."""
@@ -372,7 +374,7 @@ def _last_step(text: str | None, agreed: Study | None) -> Any:
     """The step with which a refinement ends, or "converge": from --rounds, else the study file."""
     if text is None:
         known = "none" if agreed is None else agreed.ensemble.refine
-        return 1 if known == "none" else known
+        return EnsembleSettings().refine if known == "none" else known
     if text != "converge" and not text.isdecimal():
         raise InputError(f'--rounds takes a whole number or "converge"; found {text!r}.')
     return text if text == "converge" else int(text)

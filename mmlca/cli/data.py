@@ -42,6 +42,7 @@ from mmlca.cli.options import (
     wrote,
 )
 from mmlca.model.settings import ClassSettings
+from mmlca.study.settings import Privacy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ def fit(
     min_count: Annotated[
         int,
         typer.Option(min=0, help="Smallest patient count shown in figures and transitions.csv."),
-    ] = 11,
+    ] = Privacy().min_count,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,

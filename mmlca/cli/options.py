@@ -27,7 +27,7 @@ from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from font.settings import Settings, about
 from mmlca.model.settings import ClassSettings, ModelSettings
-from mmlca.study.settings import WRONG_SOURCE, Place, Site, Study
+from mmlca.study.settings import WRONG_SOURCE, Place, Privacy, Site, Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ FileColumn = Annotated[
     ),
 ]
 StudyArgument = Annotated[Path, Argument(help="The study file.", metavar="STUDY_FILE", **FILE)]
-SiteFile = Annotated[
+SiteFileArgument = Annotated[
     Path | None,
     Argument(
         help="What is this hospital's own: its files or database, its floor; it never leaves.",
@@ -165,7 +165,7 @@ Seed = Annotated[int, Option("--seed", **_SEED)]
 StudySeed = Annotated[int | None, from_study(1, "--seed", **_SEED)]
 NJobs = Annotated[int, Option("--n-jobs", **_N_JOBS)]
 StudyNJobs = Annotated[int | None, from_study(1, "--n-jobs", **_N_JOBS)]
-StudyMinCount = Annotated[int | None, from_study(11, "--min-count", **_MIN_COUNT)]
+StudyMinCount = Annotated[int | None, from_study(Privacy().min_count, "--min-count", **_MIN_COUNT)]
 
 Preset = Annotated[
     Literal["ra"] | None,

@@ -31,7 +31,7 @@ from mmlca.cli.options import (
     NetworkFolder,
     Preset,
     Quiet,
-    SiteFile,
+    SiteFileArgument,
     States,
     StudyArgument,
     StudyFile,
@@ -55,6 +55,7 @@ from mmlca.cli.options import (
     working,
     wrote,
 )
+from mmlca.study.settings import SiteFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,10 +109,11 @@ Without = Annotated[
         show_default="none",
     ),
 ]
-_FLOOR: dict[str, Any] = {
+_FLOOR = SiteFile.model_fields["floor"].default
+_FLOOR_OPTION: dict[str, Any] = {
     "min": 1,
     "envvar": "MMLCA_FLOOR",
-    "help": "Smallest privacy.min_count that this site accepts; no study file changes it.",
+    "help": SiteFile.model_fields["floor"].description,
 }
 
 
@@ -129,7 +131,7 @@ class Home:
         ),
     ] = Path()
     min_count: StudyMinCount = None
-    floor: Annotated[int, typer.Option(**_FLOOR)] = 11
+    floor: Annotated[int, typer.Option(**_FLOOR_OPTION)] = _FLOOR
     keys: KeysFile = None
     override: Annotated[
         str | None,
@@ -298,7 +300,7 @@ def _read_patient_table(path: Path, columns: list[str] | None) -> pd.DataFrame:
 @site_app.command("run")
 def site_run(
     study_file: StudyArgument,
-    site_file: SiteFile = None,
+    site_file: SiteFileArgument = None,
     *,
     site: SiteName = None,
     folder: NetworkFolder = Path(),
@@ -320,7 +322,8 @@ def site_run(
     ] = None,
     without: Without = None,
     floor: Annotated[
-        int | None, typer.Option(show_default="from the site file, else 11", **_FLOOR)
+        int | None,
+        typer.Option(show_default=f"from the site file, else {_FLOOR}", **_FLOOR_OPTION),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -384,7 +387,7 @@ def _ask_for_approval(files: Sequence[Path], page: Path, approved_by: str | None
 @site_app.command("report")
 def site_report(
     study_file: StudyArgument,
-    site_file: SiteFile = None,
+    site_file: SiteFileArgument = None,
     *,
     site: SiteName = None,
     folder: NetworkFolder = Path(),
