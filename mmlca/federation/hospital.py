@@ -14,25 +14,42 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from font.checks import class_parameters, some
 from font.errors import InputError, option_name
+from font.exchange.envelope import Header, file_name, file_names
+from font.exchange.fields import check_site, check_study
+from font.exchange.masked import mask_key, read_mask_keys, write_mask_key
+from font.exchange.messages.ensemble import EnsembleFile, read_ensemble
+from font.exchange.messages.labels import write_labels, write_masked_labels
+from font.exchange.messages.model import list_fingerprint, read_models, write_joins, write_model
+from font.exchange.messages.refinement import Step, check_members, read_step
+from font.exchange.registry import family_named, masked, message_of
+from font.exchange.signatures import KEY_FILE, sign_file
+from font.files import atomic_write, csv_text, hold
+from font.labels import CrossTables, label
 from mmlca import __version__
+from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
+    Notes,
+    Refinement,
+    fit_models,
+    local_prior,
+    make_answer,
+    read_notes,
+    refined_table,
     refuse_contradiction,
     refuse_fall,
     refuse_foreign_models,
     refuse_foreign_sums,
     refuse_other_models,
     refuse_other_way,
+    step_memberships,
+    write_notes,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.envelope import Header
-    from font.exchange.messages.ensemble import EnsembleFile
-    from font.exchange.messages.refinement import Step
-    from mmlca.federation.ledger import Ledger
-    from mmlca.federation.steps import Notes, Refinement
     from mmlca.sequences.type import Sequences
     from mmlca.study.settings import Study
 
@@ -49,8 +66,6 @@ def _alone(
 
     @wraps(step)
     def held(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        from font.files import hold
-
         with hold(self.folder, private=True):
             return step(self, *args, **options)
 
@@ -136,8 +151,6 @@ class Hospital:
     n_jobs: int = 1
 
     def __post_init__(self) -> None:
-        from font.exchange.fields import check_site, check_study
-
         check_study(self.study)
         check_site(self.site)
         if self.min_count < self.floor:
@@ -206,11 +219,6 @@ class Hospital:
         `fewer_classes` and too few patients for two classes of `min_count` each, the only file says
         that the site takes part without a model of its own.
         """
-        from font.exchange.messages.model import write_joins
-        from font.exchange.registry import family_named
-        from mmlca.federation.ledger import request_of
-        from mmlca.federation.steps import fit_models
-
         family = family_named(self.family)
         decides = {name: getattr(self, name) for name in _DECIDES}
         data = self._data(family.data)
@@ -233,8 +241,6 @@ class Hospital:
         models : {name: fitted model}
             Of any registered family; names are "SITE" or "SITE/1", "SITE/2", ….
         """
-        from font.checks import class_parameters
-        from mmlca.federation.ledger import request_of
 
         def shape(model: Any) -> str:
             return repr(class_parameters(model, type(model).__name__).tolist())
@@ -250,8 +256,6 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.masked import mask_key, write_mask_key
-
         secret = self.ledger().mask_secret()
         request = f"{mask_key(secret)} {self.min_count}"
         content = write_mask_key(None, secret, self.header(), min_count=self.min_count)
@@ -284,11 +288,6 @@ class Hospital:
             others label again without its key file, once per round, and with its name in
             `without`. See `font.exchange.masked`.
         """
-        from font.exchange.messages.labels import write_labels, write_masked_labels
-        from font.exchange.messages.model import list_fingerprint, read_models
-        from font.labels import CrossTables, label
-        from mmlca.federation.ledger import request_of
-
         header, unit = self.header(), self.min_count
         files = read_models(models, header, min_count=unit)
         refuse_foreign_models(files, self.ledger(), self.agreed)
@@ -317,9 +316,6 @@ class Hospital:
         Only with the models that this site labelled with: another list is refused, unless
         `override` says why.
         """
-        from font.exchange.messages.ensemble import read_ensemble
-        from font.labels import label
-
         result = read_ensemble(ensemble, self.header())
         if self.override is None:
             refuse_other_models(result.models, self.ledger())
@@ -359,9 +355,6 @@ class Hospital:
         falls by more than 5 % from one step to the next, or, of the first step, under which more
         than 30 % of the site's patients change their cluster; nothing is written then.
         """
-        from font.exchange.messages.refinement import check_members, read_step
-        from mmlca.federation.steps import Refinement, write_notes
-
         step = read_step(source, self.header())
         table, notes = self._refined(step)
         path = None
@@ -388,8 +381,6 @@ class Hospital:
         out : folder, optional
             `to_centre` if not given.
         """
-        from font.exchange.messages.refinement import read_step
-
         step = read_step(source, self.header())
         self._refuse_foreign_step(step)
         return self._answer(kind, step, out)
@@ -456,9 +447,6 @@ class Hospital:
         self, ensemble: Source, shared: Source | None
     ) -> tuple[Sequences, EnsembleFile, Step]:
         """The patients, and the clusters that results are about."""
-        from font.exchange.messages.ensemble import read_ensemble
-        from font.exchange.messages.refinement import read_step
-
         data = self._data("sequences")
         file = read_ensemble(ensemble, self.header())
         step = read_step(ensemble if shared is None else shared, self.header())
@@ -472,8 +460,6 @@ class Hospital:
 
     def header(self) -> Header:
         """What this site's files say of themselves, and what files from others must fit."""
-        from font.exchange.envelope import Header
-
         return Header(
             study=self.study,
             site=self.site,
@@ -485,16 +471,12 @@ class Hospital:
 
     def ledger(self) -> Ledger:
         """The record of what left this site, in `folder`."""
-        from mmlca.federation.ledger import Ledger
-
         return Ledger(self.folder, self.study, self.site, self.round)
 
     # --- inside ---------------------------------------------------------------------------
 
     def _release_models(self, request: str, make: Any, out: Path | None) -> list[Path]:
         """Model files: from the ledger, or written anew and noted there first."""
-        from font.exchange.envelope import file_names
-        from font.exchange.messages.model import write_model
 
         def write(ledger: Ledger) -> dict[str, bytes]:
             parts, bic = make()
@@ -519,9 +501,6 @@ class Hospital:
         self, kind: str, step: Step, out: Path | None, keys: Mapping[str, str] | None = None
     ) -> Path:
         """The message that answers a step: from the ledger, or made anew and noted there first."""
-        from mmlca.federation.ledger import request_of
-        from mmlca.federation.steps import make_answer
-
         settings: dict[str, Any] = {"min_count": self.min_count, "of": step.fingerprint}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
         (path,) = self._release(
@@ -549,9 +528,6 @@ class Hospital:
         `keys` are those of the sites of a secure sum; `step` is that of a refinement, if the site
         sends the message at every step.
         """
-        from font.exchange.envelope import file_name
-        from font.exchange.registry import masked, message_of
-
         kind = masked(kind) if keys else kind
         entry = kind if step is None else f"{kind} {step}"
         ledger = self.ledger()
@@ -573,8 +549,6 @@ class Hospital:
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
-        from mmlca.federation.steps import Notes, read_notes, refined_table, step_memberships
-
         self._refuse_foreign_step(step)
         if step.shared is None:
             _, membership = step_memberships(self, step)
@@ -599,8 +573,6 @@ class Hospital:
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""
-        from font.exchange.masked import read_mask_keys
-
         if secure is None:
             return {}
         return read_mask_keys(secure, self.header(), min_count=self.min_count)
@@ -618,15 +590,10 @@ class Hospital:
     @property
     def used_prior(self) -> float:
         """The prior that was given, or the default for as many states."""
-        from mmlca.federation.steps import local_prior
-
         return local_prior(self._data("sequences").n_states) if self.prior is None else self.prior
 
     def _write(self, folder: Path, files: Mapping[str, bytes]) -> list[Path]:
         """The files where they are sent from, signed if this site has a key."""
-        from font.exchange.signatures import KEY_FILE, sign_file
-        from font.files import atomic_write
-
         key = self.folder / KEY_FILE if self.signing_key is None else Path(self.signing_key)
         if self.signing_key is not None or key.exists():
             files = {name: sign_file(data, key) for name, data in files.items()}
@@ -642,7 +609,6 @@ def name_of_site(
     site_file: str | os.PathLike[str] | None = None,
 ) -> str:
     """Which site of a study file this is: the one named, that of its own file, or the only one."""
-    from font.checks import some
     from mmlca.study.study_file import read_site_file
 
     if site_file is not None:
@@ -675,6 +641,5 @@ _DECIDES = (
 
 def _write_table(path: Path, table: pd.DataFrame) -> None:
     """A table of patients, for its owner alone."""
-    from font.files import atomic_write, csv_text
 
     atomic_write(path, csv_text(table, index=True).encode(), private=True)
