@@ -39,7 +39,7 @@ MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py
 SHARING_A_TYPE = (
     {"mmlca.sequences.build", "mmlca.sequences.files", "mmlca.sequences.type"},
     {"mmlca.model.estimator", "mmlca.model.inference", "mmlca.model.store"},
-    {f"mmlca.federation.{name}" for name in ("fitting", "hospital", "refining", "results")},
+    {f"mmlca.federation.{name}" for name in ("hospital", "results", "steps")},
 )
 
 

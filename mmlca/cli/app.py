@@ -21,14 +21,11 @@ from typer.core import TyperGroup
 
 from font.errors import InputError, spelled
 from mmlca import __version__
-from mmlca.cli.centre import centre_app, exchange_app
+from mmlca.cli.centre import centre_app, exchange_app, network_app
 from mmlca.cli.data import fit, prep, select
-from mmlca.cli.display import STOPPED
-from mmlca.cli.network import network_app
-from mmlca.cli.options import PLAIN, as_option
-from mmlca.cli.simulate import simulate
+from mmlca.cli.options import PLAIN, STOPPED, as_option
 from mmlca.cli.site import site_app
-from mmlca.cli.study import demo, study_app
+from mmlca.cli.study import demo, simulate, study_app
 
 _LONGEST = 2_000  # letters of a message
 _debug: ContextVar[bool] = ContextVar("debug", default=False)

@@ -1,30 +1,42 @@
-"""Commands of the centre, and of anyone who wants to know what an exchange file holds."""
+"""Commands of the centre, of a study between hospitals as a whole, and of exchange files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from font.errors import InputError
-from mmlca.cli.display import say, working, wrote
+from font.settings import EnsembleSettings
 from mmlca.cli.options import (
     FILE,
     PLAIN,
+    STUDY_FILE,
+    Group,
     KeysFile,
+    NetworkFolder,
     Out,
     Quiet,
+    StudyArgument,
     StudyFile,
     StudyMinCount,
     StudyName,
     StudySeed,
+    agreed_study,
     from_study,
+    known_keys,
     listed_sites,
+    note,
+    say,
+    with_groups,
+    working,
+    wrote,
 )
 from mmlca.cli.site import make_key_pair
-from mmlca.cli.site_input import read_keys_file, study_name
 
 if TYPE_CHECKING:
     from font.exchange.envelope import Header
@@ -32,18 +44,165 @@ if TYPE_CHECKING:
     from mmlca.study.settings import Study
 
 centre_app = typer.Typer(
-    name="centre", help="What the centre does: keys, combine, refine.", **PLAIN
+    name="centre", help="What the centre does: run, keys; combine, refine.", **PLAIN
+)
+network_app = typer.Typer(
+    name="network", help="A study between hospitals: who has sent what.", **PLAIN
 )
 exchange_app = typer.Typer(name="exchange", help="Look at exchange files.", **PLAIN)
 centre_app.command("keys")(make_key_pair)
 
-Secure = Annotated[
-    bool,
-    typer.Option("--secure", help="Take masked files only, and read nothing but their sum."),
-]
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+@centre_app.command("run")
+def centre_run(
+    study_file: StudyArgument,
+    folder: NetworkFolder = Path(),
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE",
+            help="Go on without this site, which dropped out or is late; repeat it for others.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Do what comes next at the centre: wait, send the sites their next files, or report."""
+    from mmlca.federation.centre_run import answers_of, run_centre
+
+    with working("Combining", quiet=quiet) as show:
+        turn = run_centre(study_file, folder, without=without or (), progress=show)
+    for text in turn.notes:
+        note(quiet, text)
+    lines = []
+    if turn.send:
+        names = ", ".join(turn.send)
+        lines.append(f"Send to all sites what is in {folder / 'outbox'}: {names}.")
+    if turn.missing:
+        lines.append(f"Waiting for {answers_of(turn.step)} of {len(turn.missing)} sites:")
+        lines += [f"  {site}: {reason.rstrip('.')}." for site, reason in turn.missing.items()]
+        lines.append(
+            f"Put what comes into {folder / 'inbox'} and run the command again; with --without "
+            "SITE it goes on without a site."
+        )
+    if turn.result is not None:
+        lines.append(
+            f"The round is over; its report is {folder / 'report' / 'report.html'}, with tables "
+            "and figures beside it."
+        )
+    say(quiet, *lines)
+
+
+@network_app.command("status")
+def network_status(study_file: StudyArgument, folder: NetworkFolder = Path()) -> None:
+    """Who has sent what, who is missing and what comes next, from the centre's folder."""
+    from mmlca.federation.centre_run import answers_of, network_status
+
+    status = network_status(study_file, folder)
+    typer.echo(status.table.to_string())
+    for text in status.notes:
+        note(False, text)
+    if status.missing:
+        typer.echo(f"Next: {', '.join(status.missing)} must send their {answers_of(status.step)}.")
+    elif status.step:
+        typer.echo(f"Next: run `mmlca centre run {study_file}`.")
+    else:
+        typer.echo("The round is over.")
+
+
+# --- single steps -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre:
+    """What the centre knows of a study before it reads what came in."""
+
+    study: StudyName = None
+    study_file: StudyFile = None
+    expect: Annotated[
+        str | None,
+        from_study(
+            "who sent models, or took part in the step before",
+            help="Sites that should take part; those absent are named.",
+        ),
+    ] = None
+    min_count: StudyMinCount = None
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Take masked files only, and read nothing but their sum."),
+    ] = False
+    keys: KeysFile = None
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The centre's private key, to sign what it writes.",
+            show_default="do not sign",
+            **FILE,
+        ),
+    ] = None
+    out: Out = Path("to_sites")
+    quiet: Quiet = False
+
+    @cached_property
+    def agreed(self) -> Study | None:
+        """The study file; None where --study names the study."""
+        return agreed_study(self.study, self.study_file)
+
+    @property
+    def unit(self) -> int:
+        from font.exchange.disclosure import MIN_COUNT
+
+        known = MIN_COUNT if self.agreed is None else self.agreed.privacy.min_count
+        return self.min_count or known
+
+    @property
+    def expected(self) -> list[str]:
+        return listed_sites(self.expect) or list(self.agreed.sites if self.agreed else ())
+
+    def header(self) -> Header:
+        from font.exchange.envelope import Header
+        from mmlca.federation.centre_run import centre_header
+        from mmlca.federation.hospital import SOFTWARE
+
+        known = Header(study=self.study or "", software=SOFTWARE)
+        if self.agreed is not None:
+            known = centre_header(self.agreed)
+        keys = known_keys(self.keys, self.agreed)
+        return replace(known, keys=keys, signing_key=self.signing_key)
+
+    def sort(self, files: list[Path], sent: tuple[str, ...], answer: str) -> dict[str, list[Path]]:
+        """The files by kind: what was sent to the sites before, and what they answered."""
+        from font.exchange.envelope import claimed_kind
+        from font.exchange.registry import masked
+
+        wanted = masked(answer) if self.secure else answer
+        given: dict[str, list[Path]] = {kind: [] for kind in (*sent, wanted)}
+        for path in files:
+            kind = claimed_kind(path)
+            if kind not in given:
+                what = "an ensemble already" if kind == "ensemble" else f"a {kind[:60]} file"
+                hint = "; masked files go with --secure" if kind == masked(wanted) else ""
+                names = ", ".join([*sent[:-1], f"{sent[-1]} and {wanted}"])
+                raise InputError(f"{path} is {what}; give {names} files only{hint}.")
+            given[kind].append(path)
+        return given
+
+    def withheld(self, what: str) -> str:
+        if self.secure:
+            return (
+                f"Withheld: each site's own {what}, which nobody here can read; their total was "
+                "rounded at random."
+            )
+        return (
+            f"Withheld: nothing more; all {what} were rounded at random before they left their "
+            "sites."
+        )
 
 
 @centre_app.command("combine")
+@with_groups
 def centre_combine(
     files: Annotated[
         list[Path],
@@ -53,45 +212,23 @@ def centre_combine(
             **FILE,
         ),
     ],
-    study: StudyName = None,
-    study_file: StudyFile = None,
+    *,
+    centre: Centre,
     clusters: Annotated[
         int | None,
         from_study("the sites' vote", "--clusters", "-k", min=1, help="Number of clusters."),
     ] = None,
-    expect: Annotated[
-        str | None,
-        from_study("none", help="Sites that should take part; the report names those absent."),
-    ] = None,
-    weights: Annotated[
-        Literal["spectral", "centred", "equal", "sparse"] | None,
-        from_study("spectral", help="How the models are weighted."),
-    ] = None,
-    distance: Annotated[
-        Literal["euclidean", "hellinger", "total-variation"] | None,
-        from_study("euclidean", help="Distance between classes."),
-    ] = None,
+    combining: Annotated[
+        dict[str, Any], Group(EnsembleSettings, ("weights", "distance"), otherwise=STUDY_FILE)
+    ],
     method: Annotated[
         Literal["kmeans", "latent"] | None,
         typer.Option(help="How the clusters are found.", show_default="latent"),
     ] = None,
-    min_count: StudyMinCount = None,
     unequal: Annotated[
         bool, typer.Option("--unequal", help="Let sites send different numbers of models.")
     ] = False,
-    secure: Secure = False,
-    keys: KeysFile = None,
-    signing_key: Annotated[
-        Path | None,
-        typer.Option(
-            help="The centre's private key, to sign the ensemble with.",
-            show_default="do not sign",
-            **FILE,
-        ),
-    ] = None,
     seed: StudySeed = None,
-    out: Out = Path("to_sites"),
-    quiet: Quiet = False,
 ) -> None:
     """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
     from font.exchange.masked import read_masked
@@ -102,51 +239,44 @@ def centre_combine(
     from font.exchange.rounds import combine, round_report, site_votes
     from font.files import atomic_write, keep_inputs
 
-    keep_inputs([out / "ensemble.json", out / "report.md"], files)
-    options: dict[str, Any] = {
-        "n_clusters": clusters,
-        "weights": weights,
-        "distance": distance,
-        "method": method,
-        "seed": seed,
-    }
+    path, page = centre.out / "ensemble.json", centre.out / "report.md"
+    keep_inputs([path, page], files)
+    options = {**combining, "n_clusters": clusters, "method": method, "seed": seed}
     settings = {key: value for key, value in options.items() if value is not None}
-    about = _about(study, study_file, min_count, expect, keys, signing_key)
-    if about.file is not None:
+    if centre.agreed is not None:
         # the method is that of one process, the refinement comes later
-        in_common = about.file.ensemble.model_dump(exclude={"method", "refine"})
-        settings = {**in_common, "seed": about.file.seed, **settings}
-        if isinstance(about.file.classes.number, int):
-            settings.setdefault("n_clusters", about.file.classes.number)
-    header, unit = about.header, about.min_count
-    counts = "masked labels" if secure else "labels"
-    given = _sorted_by_kind(files, ("model",), counts)
-    models = read_models(given["model"], header, min_count=unit)
-    if not given[counts]:
-        option = " --secure" if secure else ""
+        in_common = centre.agreed.ensemble.model_dump(exclude={"method", "refine"})
+        settings = {**in_common, "seed": centre.agreed.seed, **settings}
+        if isinstance(centre.agreed.classes.number, int):
+            settings.setdefault("n_clusters", centre.agreed.classes.number)
+    header, unit = centre.header(), centre.unit
+    by_kind = centre.sort(files, ("model",), "labels")
+    (_, came), (counts, replies) = by_kind.items()
+    models = read_models(came, header, min_count=unit)
+    if not replies:
+        option = " --secure" if centre.secure else ""
         raise InputError(
             f"there is no {counts} file; each site makes one with `mmlca site label{option}`."
         )
     counted: set[str] = set()
 
     def masked_files() -> Iterator[MaskedFile]:
-        for path in given[counts]:
-            part = read_masked(path, header, kind=counts, min_count=unit)
+        for reply in replies:
+            part = read_masked(reply, header, kind=counts, min_count=unit)
             counted.add(part.site)
             yield part
 
-    with working("Combining", quiet=quiet):  # files are read one after the other, none is kept
+    with working("Combining", quiet=centre.quiet):  # one file after the other, none is kept
         parts = (
             iter([sum_of_labels(masked_files(), models)])
-            if secure
-            else (read_labels(path, models, header, min_count=unit) for path in given[counts])
+            if centre.secure
+            else (read_labels(reply, models, header, min_count=unit) for reply in replies)
         )
         result, tables = combine(models, parts, unequal=unequal, **settings)
-    if not secure:
+    if not centre.secure:
         counted.update(map(str, tables.sizes))
-    path = out / "ensemble.json"
     heard = {model.site for model in models.values()} | counted
-    absent = [Absent(site, "fit", "no model came") for site in about.expected if site not in heard]
+    absent = [Absent(site, "fit", "no model came") for site in centre.expected if site not in heard]
     text = round_report(
         result,
         models,
@@ -157,17 +287,18 @@ def centre_combine(
         votes=None if "n_clusters" in settings else site_votes(models).by_site,
     )
     write_ensemble(path, result, models, header)
-    atomic_write(out / "report.md", text.encode())
+    atomic_write(page, text.encode())
     say(
-        quiet,
+        centre.quiet,
         text,
-        wrote([path, out / "report.md"]),
-        _withheld(secure, "counts"),
+        wrote([path, page]),
+        centre.withheld("counts"),
         f"Next: send {path.name} to all sites; each runs `mmlca site assign`.",
     )
 
 
 @centre_app.command("refine")
+@with_groups
 def centre_refine(
     files: Annotated[
         list[Path],
@@ -178,31 +309,14 @@ def centre_refine(
             **FILE,
         ),
     ],
-    study: StudyName = None,
-    study_file: StudyFile = None,
+    *,
+    centre: Centre,
     rounds: Annotated[
         str | None,
-        from_study(1, help='Step with which the refinement ends, or "converge".'),
-    ] = None,
-    expect: Annotated[
-        str | None,
         from_study(
-            "those of the step before", help="Sites that should take part; those absent are named."
+            EnsembleSettings().refine, help='Step with which the refinement ends, or "converge".'
         ),
     ] = None,
-    min_count: StudyMinCount = None,
-    secure: Secure = False,
-    keys: KeysFile = None,
-    signing_key: Annotated[
-        Path | None,
-        typer.Option(
-            help="The centre's private key, to sign the shared model with.",
-            show_default="do not sign",
-            **FILE,
-        ),
-    ] = None,
-    out: Out = Path("to_sites"),
-    quiet: Quiet = False,
 ) -> None:
     """Add all sites' sums of a step: the shared model for all sites."""
     from font.checks import some
@@ -216,36 +330,31 @@ def centre_refine(
     )
     from font.files import keep_inputs
 
-    number: int | str | None = None if rounds is None else _rounds(rounds)
-    about = _about(study, study_file, min_count, expect, keys, signing_key)
-    if number is None and about.file is not None and about.file.ensemble.refine != "none":
-        number = about.file.ensemble.refine
-    number = 1 if number is None else number
-    wanted = "masked sums" if secure else "sums"
-    given = _sorted_by_kind(files, ("ensemble", "shared"), wanted)
-    sent, came = given["ensemble"] + given["shared"], given[wanted]
+    last = _last_step(rounds, centre.agreed)
+    header, unit = centre.header(), centre.unit
+    ensembles, shared, came = centre.sort(files, ("ensemble", "shared"), "sums").values()
+    sent = ensembles + shared
     if len(sent) != 1:
         raise InputError(
             f"found {len(sent)} ensemble or shared files; give the one that the sums answer."
         )
-    header, unit = about.header, about.min_count
     before = read_step(sent[0], header)
-    path = out / f"shared-{before.step}.json"
+    path = centre.out / f"shared-{before.step}.json"
     keep_inputs([path], files)
-    if secure:
-        masked = (read_masked(p, header, kind=wanted, min_count=unit) for p in came)
-        result = share_masked(before, masked, header, rounds=number, path=path)
+    if centre.secure:
+        masked = (read_masked(p, header, kind="masked sums", min_count=unit) for p in came)
+        result = share_masked(before, masked, header, rounds=last, path=path)
     else:
         sums = (read_sums(p, header, min_count=unit) for p in came)
-        result = share(before, sums, header, rounds=number, path=path)
-    absent = [site for site in about.expected or before.sites if site not in result.sites]
+        result = share(before, sums, header, rounds=last, path=path)
+    absent = [site for site in centre.expected or before.sites if site not in result.sites]
     lines = [f"Step {result.step} of the refinement: sums of {len(came)} sites."]
     if absent:
         lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
     if before.shared is not None:
         change = parameter_change(before.shared.model, result.model)
         lines.append(f"The largest change of a parameter was {change:.4f}.")
-    option = " --secure" if secure else ""
+    option = " --secure" if centre.secure else ""
     following = (
         "it is the last: each runs `mmlca site refine` with it for its patients' clusters."
         if result.last
@@ -253,86 +362,22 @@ def centre_refine(
         f"step {result.step + 1}."
     )
     say(
-        quiet,
+        centre.quiet,
         *lines,
         wrote([path]),
-        _withheld(secure, "sums"),
+        centre.withheld("sums"),
         f"Next: send {path.name} to all sites; {following}",
     )
 
 
-class _About(NamedTuple):
-    """What the centre knows of a study before it reads what came in."""
-
-    header: Header
-    min_count: int
-    expected: list[str]
-    file: Study | None
-
-
-def _about(
-    study: str | None,
-    study_file: Path | None,
-    min_count: int | None,
-    expect: str | None,
-    keys: Path | None,
-    signing_key: Path | None,
-) -> _About:
-    """The study from its file or from the options, which come first."""
-    from font.exchange.disclosure import MIN_COUNT
-    from font.exchange.envelope import Header
-    from mmlca.federation.hospital import SOFTWARE
-    from mmlca.study.study_file import read_study
-
-    name, expected = study_name(study, study_file), listed_sites(expect)
-    read = None if study_file is None else read_study(study_file, files=False)
-    if read is not None:
-        name, expected = read.name, expected or list(read.sites)
-        min_count = min_count or read.privacy.min_count
-    header = Header(
-        study=name,
-        software=SOFTWARE,
-        keys=read_keys_file(keys, study_file),
-        signing_key=signing_key,
-    )
-    return _About(header, min_count or MIN_COUNT, expected, read)
-
-
-def _sorted_by_kind(files: list[Path], sent: tuple[str, ...], wanted: str) -> dict[str, list[Path]]:
-    """The files by kind: what was sent to the sites before, and what they answered."""
-    from font.exchange.envelope import claimed_kind
-    from font.exchange.registry import masked
-
-    given: dict[str, list[Path]] = {kind: [] for kind in (*sent, wanted)}
-    for path in files:
-        kind = claimed_kind(path)
-        if kind not in given:
-            what = "an ensemble already" if kind == "ensemble" else f"a {kind[:60]} file"
-            hint = "; masked files go with --secure" if kind == masked(wanted) else ""
-            names = ", ".join([*sent[:-1], f"{sent[-1]} and {wanted}"])
-            raise InputError(f"{path} is {what}; give {names} files only{hint}.")
-        given[kind].append(path)
-    return given
-
-
-def _withheld(secure: bool, what: str) -> str:
-    if secure:
-        return (
-            f"Withheld: each site's own {what}, which nobody here can read; their total was "
-            "rounded at random."
-        )
-    return (
-        f"Withheld: nothing more; all {what} were rounded at random before they left their sites."
-    )
-
-
-def _rounds(text: str) -> int | str:
-    """--rounds as a number or "converge"."""
-    if text == "converge":
-        return text
-    if not text.isdecimal():
+def _last_step(text: str | None, agreed: Study | None) -> Any:
+    """The step with which a refinement ends, or "converge": from --rounds, else the study file."""
+    if text is None:
+        known = "none" if agreed is None else agreed.ensemble.refine
+        return EnsembleSettings().refine if known == "none" else known
+    if text != "converge" and not text.isdecimal():
         raise InputError(f'--rounds takes a whole number or "converge"; found {text!r}.')
-    return int(text)
+    return text if text == "converge" else int(text)
 
 
 @exchange_app.command("check")

@@ -9,7 +9,6 @@ import typer
 
 from font.errors import InputError, option_name
 from font.settings import change
-from mmlca.cli.display import note, say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
     Classes,
@@ -33,17 +32,23 @@ from mmlca.cli.options import (
     by_file,
     chosen_map,
     map_file,
+    note,
     roles,
+    say,
     whole_numbers,
     with_groups,
+    working,
+    write_table,
+    wrote,
 )
 from mmlca.model.settings import ClassSettings
+from mmlca.study.settings import Privacy
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ehr_prep.records import Records
-    from mmlca.cli.display import Show
+    from mmlca.cli.options import Show
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
 
@@ -87,7 +92,7 @@ def fit(
     min_count: Annotated[
         int,
         typer.Option(min=0, help="Smallest patient count shown in figures and transitions.csv."),
-    ] = 11,
+    ] = Privacy().min_count,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,

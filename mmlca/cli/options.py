@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each written once.
+"""What several commands share: options, each written once, progress, notes and messages.
 
 Where a study file may give a value, the option's own default is None, and the help says so.
 """
@@ -10,12 +10,14 @@ import json
 import re
 import shlex
 import typing
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
@@ -25,7 +27,10 @@ from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from font.settings import Settings, about
 from mmlca.model.settings import ClassSettings, ModelSettings
-from mmlca.study.settings import Place
+from mmlca.study.settings import WRONG_SOURCE, Place, Privacy, Site, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
@@ -46,9 +51,12 @@ def _plain_file(value: Any) -> Any:
 FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "callback": _plain_file}
 
 
+STUDY_FILE = "from the study file, else {}"
+
+
 def from_study(other: object, *names: str, **settings: Any) -> Any:
     """An option whose default is in the study file, if there is one, and `other` if not."""
-    return Option(*names, show_default=f"from the study file, else {other}", **settings)
+    return Option(*names, show_default=STUDY_FILE.format(other), **settings)
 
 
 # --- input ----------------------------------------------------------------------------
@@ -67,14 +75,6 @@ Columns = Annotated[
 States = Annotated[
     str | None,
     Option(help="All states in their order, separated by commas.", show_default="as in the file"),
-]
-RecordsFiles = Annotated[
-    list[Path] | None,
-    Option(
-        "--records",
-        help="Medication records instead of sequences, one or several files; see `mmlca prep`.",
-        **FILE,
-    ),
 ]
 
 
@@ -117,12 +117,8 @@ FileColumn = Annotated[
         help="Column of one of several files of records, such as b.csv:patient=PatNr.",
     ),
 ]
-PatientsFile = Annotated[
-    Path | None,
-    Option("--patients", help="Patients' table that goes with the records.", **FILE),
-]
 StudyArgument = Annotated[Path, Argument(help="The study file.", metavar="STUDY_FILE", **FILE)]
-SiteFile = Annotated[
+SiteFileArgument = Annotated[
     Path | None,
     Argument(
         help="What is this hospital's own: its files or database, its floor; it never leaves.",
@@ -144,16 +140,6 @@ StudyName = Annotated[
         show_default="from the study file",
     ),
 ]
-SiteName = Annotated[
-    str | None,
-    Option(
-        "--site",
-        metavar="NAME",
-        help="Name of this hospital.",
-        show_default="the only one in the study file",
-    ),
-]
-
 KeysFile = Annotated[
     Path | None,
     Option(
@@ -164,27 +150,22 @@ KeysFile = Annotated[
     ),
 ]
 
+NetworkFolder = Annotated[
+    Path, Option(file_okay=False, help="Folder with inbox, outbox and private; keep it.")
+]
+
 # --- analysis -------------------------------------------------------------------------
 
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
-_MODEL = {name: field.description for name, field in ModelSettings.model_fields.items()}
 _N_JOBS: dict[str, Any] = {"min": 1, "help": "Number of threads; it does not change the result."}
 _MIN_COUNT: dict[str, Any] = {"min": 1, "help": "Smallest patient count behind a shared number."}
 
 Classes = Annotated[int, Option("--classes", "-k", min=1, help="Number of classes.")]
 Seed = Annotated[int, Option("--seed", **_SEED)]
 StudySeed = Annotated[int | None, from_study(1, "--seed", **_SEED)]
-StudyNInit = Annotated[
-    int | None,
-    from_study(ModelSettings().n_init, "--n-init", min=1, help=_MODEL["n_init"]),
-]
-StudySearch = Annotated[
-    Literal["default", "thorough"] | None,
-    from_study(ModelSettings().search, "--search", help=_MODEL["search"]),
-]
 NJobs = Annotated[int, Option("--n-jobs", **_N_JOBS)]
 StudyNJobs = Annotated[int | None, from_study(1, "--n-jobs", **_N_JOBS)]
-StudyMinCount = Annotated[int | None, from_study(11, "--min-count", **_MIN_COUNT)]
+StudyMinCount = Annotated[int | None, from_study(Privacy().min_count, "--min-count", **_MIN_COUNT)]
 
 Preset = Annotated[
     Literal["ra"] | None,
@@ -229,39 +210,61 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 # --- groups of options that a command names as one argument ---------------------------
 
-RuleOptions = Annotated[dict[str, Any], Rules]
-ReadingOptions = Annotated[dict[str, Any], Reading, ("drugs", "drug_names")]
-"""Those of `Reading` but the drug map, which several commands share as files."""
+
+class Group(NamedTuple):
+    """Options made from settings: all of `kind`, or those named.
+
+    `otherwise` says in the help where the value of an option that is not given comes from, unless
+    it is the default of the setting. `per_site`: each may be given for one site, as in
+    --date-column MGB=Datum.
+    """
+
+    kind: type[Settings]
+    names: Collection[str] = ()
+    otherwise: str | None = None
+    per_site: bool = False
+
+
+RuleOptions = Annotated[dict[str, Any], Group(Rules, otherwise="{}, or that of the preset")]
+ReadingOptions = Annotated[
+    dict[str, Any],
+    Group(Reading, Reading.model_fields.keys() - {"drugs", "drug_names"}),  # these are files
+]
 DatabaseOptions = Annotated[
     dict[str, Any],
-    Place,
-    Place.model_fields.keys()
-    - {"omop", "warehouse", "cdm_schema", "cohort", "table", "patients_table", "observation_table"},
+    Group(Place, {"omop", "warehouse", *WRONG_SOURCE["files"]} - {"condition"}),
 ]
-ModelOptions = Annotated[dict[str, Any], ModelSettings]
-CriterionOptions = Annotated[dict[str, Any], ClassSettings, ("number", "candidates", "stability")]
-
-
-class PerSite(NamedTuple):
-    """Settings of `Reading` that may be given for one site, as in --date-column MGB=Datum."""
-
-    names: tuple[str, ...]
-
-
+ModelOptions = Annotated[dict[str, Any], Group(ModelSettings)]
+StudyModelOptions = Annotated[dict[str, Any], Group(ModelSettings, otherwise=STUDY_FILE)]
+CriterionOptions = Annotated[dict[str, Any], Group(ClassSettings, ("criterion", "count"))]
 SiteReading = Annotated[
     dict[str, list[str]],
-    PerSite((*RecordColumns.model_fields, "date_format", "encoding", "delimiter", "decimal")),
+    Group(
+        Reading,
+        (*RecordColumns.model_fields, "date_format", "encoding", "delimiter", "decimal"),
+        otherwise="as the files show",
+        per_site=True,
+    ),
 ]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of each group instead of the group, for typer."""
+    """The command with the options of each group instead of the group, for typer.
+
+    A group is a `Group` or a dataclass whose fields are options.
+    """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        options, make = _options_in(hints[name])
-        if make is None:
+        (group,) = getattr(hints[name], "__metadata__", None) or [hints[name]]
+        if is_dataclass(group):
+            types = get_type_hints(group, include_extras=True)
+            options = [_parameter(f.name, types[f.name], f.default) for f in fields(group)]
+            make = typing.cast(Callable[..., Any], group)
+        elif isinstance(group, Group):
+            options, make = _options_in(group), _given
+        else:
             hint = hints[name]
             parameters.append(parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY))
             continue
@@ -285,23 +288,15 @@ def option_names(kind: type[Settings]) -> dict[str, str]:
     return {name: option for name, option in named.items() if option is not None}
 
 
-def _options_in(group: Any) -> tuple[list[inspect.Parameter], Callable[..., Any] | None]:
-    """The options of a group and what makes the group of their values; None for other types."""
-    if is_dataclass(group):
-        types = get_type_hints(group, include_extras=True)
-        options = [_parameter(f.name, types[f.name], f.default) for f in fields(group)]
-        return options, typing.cast(Callable[..., Any], group)
-    kind, *left_out = getattr(group, "__metadata__", None) or [None]
-    if isinstance(kind, PerSite):
-        return [_parameter(name, _per_site(name), None) for name in kind.names], _given
-    if not (isinstance(kind, type) and issubclass(kind, Settings)):
-        return [], None
-    options = [
-        _parameter(name, _annotation(kind, name, field), None if kind is Rules else field.default)
-        for name, field in kind.model_fields.items()
-        if not left_out or name not in left_out[0]
+def _options_in(group: Group) -> list[inspect.Parameter]:
+    known = group.kind.model_fields.items()
+    chosen = {n: field for n, field in known if n in group.names or not group.names}
+    return [
+        _parameter(
+            name, _annotation(group, name, field), None if group.otherwise else field.default
+        )
+        for name, field in chosen.items()
     ]
-    return options, _given
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -313,52 +308,27 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _option(name: str, field: FieldInfo) -> str:
-    return about(field, "option") or f"--{(field.alias or name).replace('_', '-')}"
-
-
-def _per_site(name: str) -> Any:
-    field = Reading.model_fields[name]
-    option = typer.Option(
-        _option(name, field),
-        metavar="[SITE=]TEXT",
-        help=field.description,
-        show_default="as the files show",
-    )
-    return Annotated[(list[str] | None, option)]
-
-
-def _annotation(kind: type[Settings], name: str, field: FieldInfo) -> Any:
+def _annotation(group: Group, name: str, field: FieldInfo) -> Any:
     """What typer needs to know of a setting; pydantic checks the value in any case."""
-    option = _option(name, field)
     default, example = field.default, about(field, "example")
-    shown: Any = default is not None
-    if kind is Rules and shown:
-        shown = f"{default}, or that of the preset"
-    text = field.description or ""
-    if default is None and example is not None and not isinstance(example, bool):
-        text = f"{text} Example: {_example(example)}"
-    more: dict[str, Any] = {"help": text, "show_default": shown}
+    more: dict[str, Any] = {"help": field.description or "", "show_default": default is not None}
+    if group.otherwise and (default is not None or group.per_site):
+        more["show_default"] = group.otherwise.format(default)
     kinds = _kinds(field.annotation)
-    least = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
-    if kinds == {int}:
-        return Annotated[(int | None, typer.Option(option, min=least, **more))]
-    if kinds == {bool}:
-        return Annotated[(bool | None, typer.Option(option, **more))]
-    if all(typing.get_origin(kind) is Literal for kind in kinds):
-        (choices,) = kinds
-        return Annotated[(choices | None, typer.Option(option, **more))]
-    if any(typing.get_origin(kind) in (tuple, dict) for kind in kinds):
-        metavar = "[DRUG=]DAYS" if int in kinds else None
-        more["help"] = f"{text}; repeat it for others."
-        return Annotated[(list[str] | None, typer.Option(option, metavar=metavar, **more))]
-    if kinds == {float}:
-        return Annotated[(float | None, typer.Option(option, min=least, **more))]
-    return Annotated[(str | None, typer.Option(option, **more))]
-
-
-def _example(value: Any) -> str:
-    return str(value[0] if isinstance(value, list | tuple) else value)
+    plain = {int, float, bool, *(kind for kind in kinds if typing.get_origin(kind) is Literal)}
+    kind: Any = next(iter(kinds)) if len(kinds) == 1 and kinds <= plain else str
+    if default is None and example is not None and not (example is True or group.per_site):
+        shown = example[0] if isinstance(example, list | tuple) else example
+        more["help"] += f" Example: {shown}"
+    if group.per_site:
+        kind, more["metavar"] = list[str], "[SITE=]TEXT"
+    elif any(typing.get_origin(kind) in (tuple, dict) for kind in kinds):
+        kind, more["metavar"] = list[str], "[DRUG=]DAYS" if int in kinds else None
+        more["help"] += "; repeat it for others."
+    if kind in (int, float):
+        more["min"] = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
+    option = about(field, "option") or f"--{(field.alias or name).replace('_', '-')}"
+    return Annotated[(kind | None, Option(option, **more))]
 
 
 def _kinds(annotation: Any) -> set[Any]:
@@ -368,6 +338,40 @@ def _kinds(annotation: Any) -> set[Any]:
     if isinstance(annotation, type) or typing.get_origin(annotation) in (tuple, dict, Literal):
         return {annotation} - {NoneType}
     return set().union(*map(_kinds, typing.get_args(annotation)))
+
+
+# --- the study between hospitals ------------------------------------------------------
+
+
+def agreed_study(name: str | None, study_file: Path | None) -> Study | None:
+    """The study of --study-file; None where --study names it, since one of the two must."""
+    from mmlca.study.study_file import read_study
+
+    if name is not None and study_file is not None:
+        raise InputError(
+            f"found both --study {name} and --study-file {study_file}; the file names the study, "
+            "so give one of them."
+        )
+    if study_file is not None:
+        return read_study(study_file, files=False)
+    if name is None:
+        raise InputError("the study has no name; give --study NAME or --study-file FILE.")
+    if Path(name).is_file():
+        raise InputError(f"--study takes a name, found the file {name}; give it as --study-file.")
+    return None
+
+
+def known_keys(path: Path | None, agreed: Study | None) -> dict[str, str] | None:
+    """Public keys from the study file, then those from --keys; None if there are neither."""
+    from font.exchange.signatures import read_keys
+
+    keys = {} if agreed is None else agreed.public_keys()
+    return (keys | ({} if path is None else read_keys(path))) or None
+
+
+def listed_sites(text: str | None) -> list[str]:
+    """The sites of an option such as --expect MGB,VA."""
+    return [site.strip() for site in (text or "").split(",") if site.strip()]
 
 
 # --- advice in messages ---------------------------------------------------------------
@@ -472,9 +476,6 @@ def _section(name: str) -> str:
     >>> _section("death"), _section("default_supply"), _section("patients")
     ('rules.death', 'records.default_supply', 'sites.NAME.patients')
     """
-    from ehr_prep.settings import Reading, Rules
-    from mmlca.study.settings import Site
-
     sections = {
         "rules": Rules.model_fields,
         "records": Reading.model_fields,
@@ -487,6 +488,67 @@ def _assignments(values: dict[str, Any]) -> list[str]:
     return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
 
 
-def listed_sites(text: str | None) -> list[str]:
-    """The sites of an option such as --expect MGB,VA."""
-    return [site.strip() for site in (text or "").split(",") if site.strip()]
+# --- what commands show ---------------------------------------------------------------
+
+STOPPED = "stopped before the end; run the command again."
+RESUMES = "stopped; the same command continues after the last finished step."
+Show = Callable[[str, float | None], None]
+
+
+@contextmanager
+def working(text: str, *, quiet: bool = False, resumes: bool = False) -> Iterator[Show]:
+    """A progress bar on standard error, if that is a terminal.
+
+    Yields a function `show(text, share)`; a share of None stands for an unknown end. Warnings
+    become notes when the work is done. `resumes`: the same command continues after Ctrl-C.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    bar = Progress(
+        BarColumn(24),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+    task = bar.add_task(text, total=None)
+
+    def show(text: str, share: float | None) -> None:
+        bar.update(
+            task, description=text, completed=share or 0.0, total=None if share is None else 1.0
+        )
+
+    try:
+        with bar, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield show
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(RESUMES if resumes else STOPPED) from None
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        note(quiet, message)
+
+
+def note(quiet: bool, text: str) -> None:
+    if not quiet:
+        typer.echo(f"note: {text}", err=True)
+
+
+def say(quiet: bool, *lines: str) -> None:
+    if lines and not quiet:
+        typer.echo("\n".join(lines))
+
+
+def wrote(paths: Sequence[Path]) -> str:
+    folder = paths[0].parent
+    place = "this folder" if folder == Path() else folder
+    return f"Wrote {', '.join(path.name for path in paths)} to {place}."
+
+
+def write_table(table: pd.DataFrame, path: Path, *, private: bool = False) -> Path:
+    from font.files import atomic_write, csv_text
+
+    atomic_write(path, csv_text(table).encode(), private=private)
+    return path

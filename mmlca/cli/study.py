@@ -1,25 +1,25 @@
-"""Commands for whole studies: from a study file, or on a synthetic cohort."""
+"""Commands for whole studies: from a study file, on a synthetic cohort, or on simulated sites."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ehr_prep.settings import MAPS
 from font.errors import InputError, option_name, spelled
-from mmlca.cli.display import say, working
 from mmlca.cli.options import (
     PLAIN,
     DrugMap,
     DrugNames,
     FileColumn,
     Json,
+    NJobs,
     NoProgress,
     Out,
     Preset,
@@ -32,8 +32,11 @@ from mmlca.cli.options import (
     by_file,
     chosen_map,
     map_file,
+    say,
     whole_numbers,
     with_groups,
+    working,
+    wrote,
 )
 
 if TYPE_CHECKING:
@@ -428,3 +431,118 @@ def _run(
             f"{out / 'patients'} and {out / 'models'} hold patients' ids and exact numbers: keep "
             "them inside the hospital.",
         )
+
+
+# --- the simulation study ---------------------------------------------------------------------
+
+
+def simulate(
+    data: Annotated[
+        Literal["gaussian", "chains"],
+        typer.Option(help="Gaussian mixtures with K-means at each site, or sequences."),
+    ] = "gaussian",
+    settings: Annotated[
+        str, typer.Option(help="Among homogeneous, imbalanced, contaminated.")
+    ] = "homogeneous,imbalanced,contaminated",
+    sites: Annotated[str, typer.Option(help="Numbers of sites.")] = "5,10,50",
+    variances: Annotated[
+        str, typer.Option(help="Variances of the noise of gaussian data.")
+    ] = "0.05,0.1,0.3",
+    quarters: Annotated[str, typer.Option(help="Lengths of the sequences of chains.")] = "8,16,32",
+    replicates: Annotated[
+        int, typer.Option(min=2, help="Smallest number of replicates of each combination.")
+    ] = 100,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Add replicates until all standard errors are at most this, for the first n_init."
+        ),
+    ] = None,
+    n_init: Annotated[
+        str,
+        typer.Option(help="Numbers of random starts of local models; each is a separate study."),
+    ] = "10,1",
+    seed: Seed = 1,
+    n_jobs: NJobs = 1,
+    out: Out = Path("simulation"),
+    resume: Annotated[
+        bool, typer.Option(help="Keep replicates that are already in the folder.")
+    ] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Compare the ensemble with its competitors on simulated sites.
+
+    Writes results.csv, one row per replicate and method, and table.csv, means and standard errors.
+    An interrupted run continues where it stopped. Options that take several values separate them by
+    commas.
+    """
+    import pandas as pd
+
+    from font.files import atomic_write, hold
+    from font.simulation.run import grid_scenarios, run_simulation, simulation_table
+    from font.simulation.sources import GaussianSource
+
+    source: Any = GaussianSource()
+    levels: list[Any] = _list(variances, float, "--variances")
+    if data == "chains":
+        from mmlca.federation.chain_sites import ChainSource
+
+        source, levels = ChainSource(), _list(quarters, int, "--quarters")
+    grid = {
+        "setting": _list(settings, str, "--settings"),
+        "n_sites": _list(sites, int, "--sites"),
+        source.axis: levels,
+    }
+    grid_scenarios(grid, source)  # checks the grid before any work
+    results: dict[int, Any] = {}
+    with hold(out), working("Starting", quiet=quiet, resumes=True) as show:
+
+        def advance(text: str) -> Callable[[int, int], None]:
+            return lambda done, total: show(text, done / total)
+
+        for n in _list(n_init, int, "--n-init"):
+            results[n] = run_simulation(
+                grid,
+                replicates,
+                n_init=n,
+                precision=precision if not results else None,
+                source=source,
+                progress=advance(_starts(n)),
+                seed=seed,
+                n_jobs=n_jobs,
+                folder=out / "scenarios",
+                resume=resume,
+            )
+        tables = {n: simulation_table(part) for n, part in results.items()}
+        flat = {
+            n: table.set_axis(table.columns.map(" ".join), axis=1) for n, table in tables.items()
+        }
+        whole = {
+            "results.csv": pd.concat(results, names=["n_init"]).reset_index("n_init"),
+            "table.csv": pd.concat(flat, names=["n_init"]).reset_index(),
+        }
+        for name, table in whole.items():
+            atomic_write(out / name, table.to_csv(index=False).encode())
+    lines = []
+    for n, table in tables.items():
+        means, se = (table.xs(what, axis=1, level=1) for what in ("mean", "se"))
+        lines.append(
+            f"Mean adjusted Rand index, local models from {_starts(n)}; the largest standard error "
+            f"is {se.max().max():.3f}."
+        )
+        means = means.rename_axis(columns=None)
+        lines.append(means.to_string(float_format="{:.3f}".format))
+    say(quiet, "\n\n".join(lines), wrote([out / name for name in whole]))
+
+
+def _starts(n: int) -> str:
+    return "1 start" if n == 1 else f"{n} starts"
+
+
+def _list(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:
+    try:
+        return list(dict.fromkeys(convert(part.strip()) for part in text.split(",")))
+    except ValueError:
+        raise InputError(
+            f"{option} takes values separated by commas, such as 5,10; found {text!r}."
+        ) from None

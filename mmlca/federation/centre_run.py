@@ -20,8 +20,7 @@ from font.exchange.rounds import Round, run_round
 from font.exchange.signatures import KEY_FILE
 from font.files import atomic_write, hold
 from mmlca.federation.hospital import SOFTWARE
-from mmlca.federation.results import read_results
-from mmlca.study.combined import Combined, Refinement
+from mmlca.federation.results import combined, read_results
 from mmlca.study.results.site import is_rounded
 from mmlca.study.study_file import read_network_study
 
@@ -121,11 +120,15 @@ def write_report(
         site: read_results(data, min_count=unit) for site, data in sorted(result.results.items())
     }
     ordered = {site: results[site] for site in study.sites if site in results}
+    absent = tuple(
+        f"{who.site} has no part in the {answers_of(who.step)} and what follows from them: "
+        f"{who.reason.rstrip('.')}."
+        for who in result.absent
+    )
+    known = combined(result.ensemble, result.models, result.shared, absent)
     from mmlca.study.run import report_results  # loads matplotlib
 
-    return report_results(
-        _as_reported(study, ordered), out, ordered, _combined(study, result), progress=progress
-    )
+    return report_results(_as_reported(study, ordered), out, ordered, known, progress=progress)
 
 
 def flower_centre() -> Any:
@@ -165,25 +168,6 @@ def _as_reported(study: Study, results: Mapping[str, SiteResults]) -> Study:
     }
     release = "public" if is_rounded(results) else "inside"
     return study.changed(privacy={"release": release}).model_copy(update={"sites": sites})
-
-
-def _combined(study: Study, result: Round) -> Combined:
-    shared, ensemble = result.shared, result.ensemble
-    refined = None
-    if shared is not None:
-        refined = Refinement.after(shared.step)
-    return Combined(
-        n_groups=ensemble.n_clusters_,
-        ensemble=ensemble,
-        models={name: model.site for name, model in result.models.items()},
-        refined=refined,
-        absent=tuple(
-            f"{who.site} has no part in the {answers_of(who.step)} and what follows from them: "
-            f"{who.reason.rstrip('.')}."
-            for who in result.absent
-        ),
-        by_files=True,
-    )
 
 
 class Status(NamedTuple):

@@ -9,25 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from font.errors import InputError
+from font.checks import Floats, one_of, whole_number
 from font.probabilities import PRIOR_OF_SENT_FITS
 from font.simulation.sources import SETTINGS, GaussianSource, keyword_defaults
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams, simulate
 from mmlca.sequences.type import Sequences
 
-Floats = NDArray[np.float64]
-
 
 class ChainSites(NamedTuple):
-    """Simulated sites.
+    """Simulated sites: sequences and classes (n,) by site, where −1 is an outlying patient, not to
+    be scored.
 
-    Parameters
-    ----------
-    data : {site: Sequences}
-    truth : {site: (n,)} class of each patient; −1 is an outlying one, not to be scored
-    means : (K, S + S²) initial and transition probabilities of the classes
-    contaminated : names of the sites with outlying patients
+    `means` (K, S + S²) are the initial and transition probabilities of the classes; `contaminated`
+    names the sites with outlying patients.
     """
 
     data: dict[str, Sequences]
@@ -76,11 +71,10 @@ def simulate_chains(
     >>> len(sites.data), sites.means.shape, len(sites.contaminated)
     (5, (3, 20), 1)
     """
-    if setting not in SETTINGS:
-        raise InputError(f"setting must be one of {', '.join(SETTINGS)}; found {setting!r}.")
-    for value, what in ((n_sites, "n_sites"), (quarters, "quarters"), (n_classes, "n_classes")):
-        if not isinstance(value, (int, np.integer)) or value < 1:
-            raise InputError(f"{what} must be a whole number of at least 1; found {value!r}.")
+    one_of(setting, SETTINGS, "setting")
+    n_sites = whole_number(n_sites, 1, "n_sites")
+    quarters = whole_number(quarters, 1, "quarters")
+    n_classes = whole_number(n_classes, 1, "n_classes")
     rng = np.random.default_rng(seed)
     classes = _chains(n_classes, n_states, stay, rng)
     n_dirty = max(1, round(contaminated_sites * n_sites)) if setting == "contaminated" else 0
@@ -93,13 +87,11 @@ def simulate_chains(
             share = rng.dirichlet(np.full(n_classes, concentration))
         n_out = round(outlying * n) if number in dirty else 0
         chains = MarkovParams(share, classes.initial, classes.transition)
-        drawn, true = simulate(chains, n, int(quarters), rng)
-        parts = [drawn.codes]
-        for _ in range(n_out):
-            strange = _chains(1, n_states, 0.0, rng)
-            parts.append(simulate(strange, 1, int(quarters), rng)[0].codes)
+        drawn, true = simulate(chains, n, quarters, rng)
+        outliers = (_chains(1, n_states, 0.0, rng) for _ in range(n_out))
+        strange = [simulate(one, 1, quarters, rng)[0].codes for one in outliers]
         name = f"site {number + 1}"
-        data[name] = Sequences.from_codes(np.concatenate(parts), range(n_states))
+        data[name] = Sequences.from_codes(np.concatenate([drawn.codes, *strange]), range(n_states))
         truth[name] = np.append(true.to_numpy(), np.full(n_out, -1))
     means = np.hstack([classes.initial, classes.transition.reshape(n_classes, -1)])
     return ChainSites(data, truth, means, tuple(f"site {i + 1}" for i in sorted(dirty)))
@@ -123,25 +115,24 @@ class ChainSource:
         return simulate_chains(**scenario, seed=rng)
 
     def fit(self, data: Sequences, n_classes: int, n_init: int, seed: int) -> Any:
-        with (
-            warnings.catch_warnings()
-        ):  # a maximum found by one start only is usual in a thousand fits
-            warnings.simplefilter("ignore", UserWarning)
-            return MixtureMarkov(n_classes, n_init=n_init, prior=PRIOR_OF_SENT_FITS, seed=seed).fit(
-                data
-            )
+        return _fit(data, n_classes, n_init, seed)
 
     def fit_groups(
         self, data: Sequences, groups: NDArray[Any], n_classes: int, n_init: int, seed: int
     ) -> NDArray[Any]:
         """Everyone's classes under one model with class proportions of each site."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            model = MixtureMarkov(n_classes, n_init=n_init, prior=PRIOR_OF_SENT_FITS, seed=seed)
-            return model.fit_predict(data, groups=groups)
+        labels: NDArray[Any] = _fit(data, n_classes, n_init, seed, groups=groups).labels_
+        return labels
 
     def take(self, data: Sequences, rows: NDArray[np.intp]) -> Sequences:
         return data[rows]
 
     def join(self, parts: Sequence[Sequences]) -> Sequences:
         return Sequences.from_codes(np.concatenate([p.codes for p in parts]), parts[0].states)
+
+
+def _fit(data: Sequences, n_classes: int, n_init: int, seed: int, **groups: Any) -> MixtureMarkov:
+    model = MixtureMarkov(n_classes, n_init=n_init, prior=PRIOR_OF_SENT_FITS, seed=seed)
+    with warnings.catch_warnings():  # a maximum found only once is usual in a thousand fits
+        warnings.simplefilter("ignore", UserWarning)
+        return model.fit(data, **groups)

@@ -1,9 +1,8 @@
 """A hospital's part in a federated study: fit, label, assign, refine, results.
 
 The commands `mmlca site …` and an app for Flower do the same through here, and everything that
-leaves goes through the site's ledger. The file is long because half of it describes the arguments
-of one class; what the steps compute is in `fitting`, `refining` and `results`, what a site does
-not answer in `refusals`.
+leaves goes through the site's ledger. What the steps compute, and what a site does not answer, is
+in `steps` and `results`.
 """
 
 from __future__ import annotations
@@ -15,25 +14,42 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from font.errors import InputError
+from font.checks import class_parameters, some
+from font.errors import InputError, option_name
+from font.exchange.envelope import Header, file_name, file_names
+from font.exchange.fields import check_site, check_study
+from font.exchange.masked import mask_key, read_mask_keys, write_mask_key
+from font.exchange.messages.ensemble import EnsembleFile, read_ensemble
+from font.exchange.messages.labels import write_labels, write_masked_labels
+from font.exchange.messages.model import list_fingerprint, read_models, write_joins, write_model
+from font.exchange.messages.refinement import Step, check_members, read_step
+from font.exchange.registry import family_named, masked, message_of
+from font.exchange.signatures import KEY_FILE, sign_file
+from font.files import atomic_write, csv_text, hold
+from font.labels import CrossTables, label
 from mmlca import __version__
-from mmlca.federation.refusals import (
+from mmlca.federation.ledger import Ledger, request_of
+from mmlca.federation.steps import (
+    Notes,
+    Refinement,
+    fit_models,
+    local_prior,
+    make_answer,
+    read_notes,
+    refined_table,
     refuse_contradiction,
     refuse_fall,
     refuse_foreign_models,
     refuse_foreign_sums,
     refuse_other_models,
     refuse_other_way,
+    step_memberships,
+    write_notes,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.envelope import Header
-    from font.exchange.messages.ensemble import EnsembleFile
-    from font.exchange.messages.refinement import Step
-    from mmlca.federation.ledger import Ledger
-    from mmlca.federation.refining import Notes, Refinement
     from mmlca.sequences.type import Sequences
     from mmlca.study.settings import Study
 
@@ -50,8 +66,6 @@ def _alone(
 
     @wraps(step)
     def held(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        from font.files import hold
-
         with hold(self.folder, private=True):
             return step(self, *args, **options)
 
@@ -67,7 +81,7 @@ class Hospital:
     study, site : str
         Names; that of the study is the same at all sites.
     sequences : Sequences
-        The site's patients; a table of columns to label with other models than Markov chains.
+        The site's patients; a table of columns for other models than Markov chains.
     folder : path
         Gets `ledger.json`, `fits.json` (how the models were fitted), `to_all` (model files),
         `to_centre` (labels file) and `clusters.csv`; ledger, fits and clusters stay.
@@ -79,22 +93,19 @@ class Hospital:
         Of the models that `fit` makes: the name of a registered family in small letters with
         hyphens, such as "k-means" or "latent-class-model".
     n_classes : int, optional
-        If not given, the number of `candidates` with the lowest criterion.
-    candidates : list of int
-        Numbers of classes to compare; differences of their BIC are sent along, for the vote.
-    criterion : str
-        See `select_n_classes`.
+        If not given, the number of `candidates` with the lowest `criterion`.
+    candidates, criterion
+        Numbers of classes to compare, as in `select_n_classes`; differences of their BIC are sent
+        along, for the vote.
     fewer_classes : bool
         Where a class would have fewer than `min_count` patients, fit one class fewer, and so on;
-        otherwise that is an error. Where a class is left with hardly any patients (fewer than
-        2), one class fewer is fitted in either case, with a warning.
+        otherwise that is an error. A class with hardly any patients (fewer than 2) always has this
+        effect, with a warning.
     pseudo_sites, fraction
         Fit so many resamples of that size; 0: the patients themselves.
-    min_count : int
-        Counts leave rounded at random to multiples of it; see `font.exchange.disclosure`.
-    floor : int
-        The smallest `min_count` that this site accepts. It is the site's own setting: a study file
-        cannot change it.
+    min_count, floor : int
+        Counts leave rounded at random to multiples of `min_count` (`font.exchange.disclosure`),
+        and `floor` is the smallest that this site accepts, which a study file cannot change.
     agreed : str, optional
         Fingerprint of the list of models that the sites agreed on (`font.list_fingerprint`, 12
         digits or more): label with no other list. A site that sends no model of its own needs it.
@@ -105,18 +116,12 @@ class Hospital:
         The private key to sign with; default: `signing.key` in `folder`, if it is there.
     override : str, optional
         Why something other than before should leave for the same study and round, in words.
-    prior : float, optional
-        Pseudo-count of each probability, see `MixtureMarkov`. Default: half a patient, with more
-        than six states less (`mmlca.federation.fitting.local_prior`). That serves ensembles,
-        because chains of a few patients are steadied: at 10 simulated sites of 50 to 150 patients
-        it raised the adjusted Rand index of the ensemble with the simulated classes from 0.870
-        (with 10⁻⁴) to 0.923, at 5 sites of 50 to 500 from 0.884 to 0.923, at 2 of 2,000 to 3,200
-        from 0.934 to 0.940 (40 replicates each, standard errors of the gains up to 0.005).
-    starts, search, seed, n_jobs
-        See `MixtureMarkov`; `starts` is its n_init.
     without : list of str
         Sites of a secure sum that have dropped out, as a person at this site has confirmed with
         them: once per round it answers again as the smaller set without them.
+    starts, search, prior, seed, n_jobs
+        See `MixtureMarkov`; `starts` is its n_init. Default of the prior: half a patient, with more
+        than six states less (`mmlca.federation.steps.local_prior`).
     """
 
     study: str
@@ -146,8 +151,6 @@ class Hospital:
     n_jobs: int = 1
 
     def __post_init__(self) -> None:
-        from font.exchange.fields import check_site, check_study
-
         check_study(self.study)
         check_site(self.site)
         if self.min_count < self.floor:
@@ -182,38 +185,28 @@ class Hospital:
         from mmlca.study.study_file import read_site_file, read_study
 
         place = None if site_file is None else read_site_file(site_file)
-        if place is not None:
-            site = place.site
-        elif site is None:
-            site, *others = read_study(path, files=False).sites
-            if others:
-                raise InputError(
-                    f"{path} has the sites {', '.join([site, *others])}; say which one this is."
-                )
+        site = name_of_site(path, read_study(path, files=False), site, site_file)
         study = read_study(path, site=site, site_file=site_file)
-        fixed = isinstance(study.classes.number, int)
+        number = study.classes.number
         settings: dict[str, Any] = {
             "study": study.name,
             "round": study.centre.round,
             "study_file": study,
-            "n_classes": study.classes.number if fixed else None,
-            "candidates": () if fixed else study.classes.candidates,
+            "n_classes": None if number == "vote" else number,
+            "candidates": study.classes.candidates if number == "vote" else (),
             "criterion": study.classes.criterion,
             "pseudo_sites": study.pseudo_sites.per_site,
             "fraction": study.pseudo_sites.fraction,
             "min_count": study.privacy.min_count,
             "starts": study.model.n_init,
             "search": study.model.search,
+            "prior": study.model.prior,
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": study.public_keys(),
         }
         if place is not None:
-            settings["floor"] = place.floor
-            if place.signing_key is not None:
-                settings["signing_key"] = place.signing_key
-        if study.model.prior is not None:
-            settings["prior"] = study.model.prior
+            settings |= {"floor": place.floor, "signing_key": place.signing_key}
         if "sequences" not in changes:
             settings["sequences"] = read_site(study, site)
         return cls(site=site, **(settings | changes))
@@ -226,25 +219,17 @@ class Hospital:
         `fewer_classes` and too few patients for two classes of `min_count` each, the only file says
         that the site takes part without a model of its own.
         """
-        from font.exchange.registry import family_named
-        from mmlca.federation.fitting import fit_models
-        from mmlca.federation.ledger import request_of
-
         family = family_named(self.family)
         decides = {name: getattr(self, name) for name in _DECIDES}
+        data = self._data(family.data)
         if family.data == "sequences":
-            data: Any = self._sequences()
             decides["prior"] = self.used_prior
         else:
-            data, decides["family"] = self._table(), self.family
+            decides["family"] = self.family
         request = request_of(data, **decides)
         if self.fewer_classes and len(data) < 2 * self.min_count:
-            from font.exchange.messages.model import write_joins
-
-            def joins(_: Ledger) -> bytes:
-                return write_joins(self.header(), min_count=self.min_count)
-
-            return [self._release_one("joins", request, joins, out)]
+            content = write_joins(self.header(), min_count=self.min_count)
+            return self._release("joins", request, lambda _: content, out)
         return self._release_models(request, lambda: fit_models(self, family, data), out)
 
     @_alone
@@ -256,9 +241,11 @@ class Hospital:
         models : {name: fitted model}
             Of any registered family; names are "SITE" or "SITE/1", "SITE/2", ….
         """
-        from mmlca.federation.ledger import request_of
 
-        shapes = {name: repr(_parameters(model)) for name, model in models.items()}
+        def shape(model: Any) -> str:
+            return repr(class_parameters(model, type(model).__name__).tolist())
+
+        shapes = {name: shape(model) for name, model in models.items()}
         request = request_of(self.sequences, min_count=self.min_count, models=shapes)
         parts = {name: (model, self.sequences) for name, model in models.items()}
         return self._release_models(request, lambda: (parts, {}), out)
@@ -269,16 +256,11 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.masked import mask_key, write_mask_key
-
         secret = self.ledger().mask_secret()
         request = f"{mask_key(secret)} {self.min_count}"
-        return self._release_one(
-            "key",
-            request,
-            lambda _: write_mask_key(None, secret, self.header(), min_count=self.min_count),
-            out,
-        )
+        content = write_mask_key(None, secret, self.header(), min_count=self.min_count)
+        (path,) = self._release("key", request, lambda _: content, out)
+        return path
 
     @_alone
     def label(
@@ -306,11 +288,6 @@ class Hospital:
             others label again without its key file, once per round, and with its name in
             `without`. See `font.exchange.masked`.
         """
-        from font.exchange.messages.labels import write_labels, write_masked_labels
-        from font.exchange.messages.model import list_fingerprint, read_models
-        from font.labels import CrossTables, label
-        from mmlca.federation.ledger import request_of
-
         header, unit = self.header(), self.min_count
         files = read_models(models, header, min_count=unit)
         refuse_foreign_models(files, self.ledger(), self.agreed)
@@ -330,7 +307,8 @@ class Hospital:
 
         settings: dict[str, Any] = {"min_count": unit, "models": list_fingerprint(files)}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
-        return self._release_one("labels", request, make, out, keys=keys)
+        (path,) = self._release("labels", request, make, out, keys=keys)
+        return path
 
     def assign(self, ensemble: Source, out: Path | None = None) -> pd.DataFrame:
         """Give the patients their clusters, counted from 1; the table stays at the site.
@@ -338,9 +316,6 @@ class Hospital:
         Only with the models that this site labelled with: another list is refused, unless
         `override` says why.
         """
-        from font.exchange.messages.ensemble import read_ensemble
-        from font.labels import label
-
         result = read_ensemble(ensemble, self.header())
         if self.override is None:
             refuse_other_models(result.models, self.ledger())
@@ -380,9 +355,6 @@ class Hospital:
         falls by more than 5 % from one step to the next, or, of the first step, under which more
         than 30 % of the site's patients change their cluster; nothing is written then.
         """
-        from font.exchange.messages.refinement import check_members, read_step
-        from mmlca.federation.refining import Refinement, write_notes
-
         step = read_step(source, self.header())
         table, notes = self._refined(step)
         path = None
@@ -409,8 +381,6 @@ class Hospital:
         out : folder, optional
             `to_centre` if not given.
         """
-        from font.exchange.messages.refinement import read_step
-
         step = read_step(source, self.header())
         self._refuse_foreign_step(step)
         return self._answer(kind, step, out)
@@ -437,12 +407,14 @@ class Hospital:
 
         study = study_of(self, self._known_study())
         data, file, step = self._last_step(ensemble, shared)
-        return self._release_one(
+        request = request_of_results(self, data, study, step)
+        (path,) = self._release(
             "results",
-            request_of_results(self, data, study, step),
+            request,
             lambda ledger: make_results(self, ledger, data, study, file, step),
             out,
         )
+        return path
 
     def report(
         self, ensemble: Source, shared: Source | None = None, out: Path | None = None
@@ -475,10 +447,7 @@ class Hospital:
         self, ensemble: Source, shared: Source | None
     ) -> tuple[Sequences, EnsembleFile, Step]:
         """The patients, and the clusters that results are about."""
-        from font.exchange.messages.ensemble import read_ensemble
-        from font.exchange.messages.refinement import read_step
-
-        data = self._sequences()
+        data = self._data("sequences")
         file = read_ensemble(ensemble, self.header())
         step = read_step(ensemble if shared is None else shared, self.header())
         if step.shared is not None and (not step.shared.last or step.origin != file.fingerprint):
@@ -491,8 +460,6 @@ class Hospital:
 
     def header(self) -> Header:
         """What this site's files say of themselves, and what files from others must fit."""
-        from font.exchange.envelope import Header
-
         return Header(
             study=self.study,
             site=self.site,
@@ -504,16 +471,12 @@ class Hospital:
 
     def ledger(self) -> Ledger:
         """The record of what left this site, in `folder`."""
-        from mmlca.federation.ledger import Ledger
-
         return Ledger(self.folder, self.study, self.site, self.round)
 
     # --- inside ---------------------------------------------------------------------------
 
     def _release_models(self, request: str, make: Any, out: Path | None) -> list[Path]:
         """Model files: from the ledger, or written anew and noted there first."""
-        from font.exchange.envelope import file_names
-        from font.exchange.messages.model import write_model
 
         def write(ledger: Ledger) -> dict[str, bytes]:
             parts, bic = make()
@@ -538,12 +501,9 @@ class Hospital:
         self, kind: str, step: Step, out: Path | None, keys: Mapping[str, str] | None = None
     ) -> Path:
         """The message that answers a step: from the ledger, or made anew and noted there first."""
-        from mmlca.federation.ledger import request_of
-        from mmlca.federation.refining import make_answer
-
         settings: dict[str, Any] = {"min_count": self.min_count, "of": step.fingerprint}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
-        return self._release_one(
+        (path,) = self._release(
             kind,
             request,
             lambda ledger: make_answer(self, ledger, kind, step, keys or {}),
@@ -551,42 +511,25 @@ class Hospital:
             keys=keys,
             step=step.step,
         )
-
-    def _release_one(
-        self,
-        kind: str,
-        request: str,
-        make: Callable[[Ledger], bytes],
-        out: Path | None,
-        *,
-        keys: Mapping[str, str] | None = None,
-        step: int | None = None,
-    ) -> Path:
-        """As `_release`, for one file; of a step, if the site sends the message at every step."""
-        from font.exchange.envelope import file_name
-        from font.exchange.registry import masked
-
-        kind = masked(kind) if keys else kind
-        entry = kind if step is None else f"{kind} {step}"
-        name = file_name(self.site, entry)
-        (path,) = self._release(entry, request, lambda ledger: {name: make(ledger)}, out, keys)
         return path
 
     def _release(
         self,
-        entry: str,
+        kind: str,
         request: str,
-        make: Callable[[Ledger], dict[str, bytes]],
+        make: Callable[[Ledger], bytes | dict[str, bytes]],
         out: Path | None,
+        *,
         keys: Mapping[str, str] | None = None,
+        step: int | None = None,
     ) -> list[Path]:
-        """Files for a request: from the ledger, or made anew and noted there first.
+        """Files of a kind for a request: from the ledger, or made anew and noted there first.
 
-        `entry` is the kind of message, with its step if there is one; `keys` are those of the sites
-        of a secure sum.
+        `keys` are those of the sites of a secure sum; `step` is that of a refinement, if the site
+        sends the message at every step.
         """
-        from mmlca.federation.ledger import message_in
-
+        kind = masked(kind) if keys else kind
+        entry = kind if step is None else f"{kind} {step}"
         ledger = self.ledger()
         if self.override is None:
             refuse_other_way(entry, ledger)
@@ -595,18 +538,17 @@ class Hospital:
         else:
             released = ledger.look_up(entry, request, self.override)
         if released is None:
-            released = make(ledger)  # with the draws that this ledger will keep
+            made = make(ledger)  # with the draws that this ledger will keep
+            released = made if isinstance(made, dict) else {file_name(self.site, entry): made}
             consent = f"without {', '.join(self.without)}" if keys and self.without else None
             ledger.record(entry, request, released, self.override or consent)
             if keys:
-                ledger.note_masked()
-        folder = self.folder / f"to_{message_in(entry).receiver}"
+                ledger.mask_secret()  # which notes beside itself what it has masked
+        folder = self.folder / f"to_{message_of(kind).receiver}"
         return self._write(folder if out is None else out, released)
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
-        from mmlca.federation.refining import Notes, read_notes, refined_table, step_memberships
-
         self._refuse_foreign_step(step)
         if step.shared is None:
             _, membership = step_memberships(self, step)
@@ -631,44 +573,56 @@ class Hospital:
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""
-        from font.exchange.masked import read_mask_keys
-
         if secure is None:
             return {}
         return read_mask_keys(secure, self.header(), min_count=self.min_count)
 
-    def _sequences(self) -> Sequences:
+    def _data(self, kind: str) -> Any:
+        """The patients, of the kind that models need: "sequences" or "table"."""
         from mmlca.sequences.type import Sequences
 
-        if not isinstance(self.sequences, Sequences):
+        if kind == "sequences" and not isinstance(self.sequences, Sequences):
             raise TypeError("fitting needs treatment sequences; found a table of columns.")
-        return self.sequences
-
-    def _table(self) -> pd.DataFrame:
-        from mmlca.sequences.type import Sequences
-
-        if isinstance(self.sequences, Sequences):
+        if kind == "table" and isinstance(self.sequences, Sequences):
             raise TypeError(f"a {self.family} is fitted to a table of columns; found sequences.")
         return self.sequences
 
     @property
     def used_prior(self) -> float:
         """The prior that was given, or the default for as many states."""
-        from mmlca.federation.fitting import local_prior
-
-        return local_prior(self._sequences().n_states) if self.prior is None else self.prior
+        return local_prior(self._data("sequences").n_states) if self.prior is None else self.prior
 
     def _write(self, folder: Path, files: Mapping[str, bytes]) -> list[Path]:
         """The files where they are sent from, signed if this site has a key."""
-        from font.exchange.signatures import KEY_FILE, sign_file
-        from font.files import atomic_write
-
         key = self.folder / KEY_FILE if self.signing_key is None else Path(self.signing_key)
         if self.signing_key is not None or key.exists():
             files = {name: sign_file(data, key) for name, data in files.items()}
         for name, data in files.items():
             atomic_write(folder / name, data)
         return [folder / name for name in files]
+
+
+def name_of_site(
+    path: str | os.PathLike[str],
+    study: Study,
+    site: str | None,
+    site_file: str | os.PathLike[str] | None = None,
+) -> str:
+    """Which site of a study file this is: the one named, that of its own file, or the only one."""
+    from mmlca.study.study_file import read_site_file
+
+    if site_file is not None:
+        own = read_site_file(site_file).site
+        if site not in (None, own):
+            raise InputError(f"{site_file} is the file of {own!r}, not of {site!r}.")
+        site = own
+    if site is None and len(study.sites) > 1:
+        raise InputError(
+            f"{path} has the sites {some(study.sites)}; choose one with {option_name('site')}."
+        )
+    if site is not None and site not in study.sites:
+        raise InputError(f"{path} has no site {site!r}; it has {some(study.sites)}.")
+    return next(iter(study.sites)) if site is None else site
 
 
 _DECIDES = (
@@ -687,13 +641,5 @@ _DECIDES = (
 
 def _write_table(path: Path, table: pd.DataFrame) -> None:
     """A table of patients, for its owner alone."""
-    from font.files import atomic_write, csv_text
 
     atomic_write(path, csv_text(table, index=True).encode(), private=True)
-
-
-def _parameters(model: Any) -> list[Any]:
-    from font.checks import class_parameters
-
-    values: list[Any] = class_parameters(model, type(model).__name__).tolist()
-    return values

@@ -13,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,9 +27,8 @@ from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws
 from font.exchange.fields import look_alikes
-from font.exchange.registry import KINDS, Message, masked, message_of, unmasked
-from font.files import atomic_write
-from mmlca.federation.mask_secret import make_mask_secret, read_mask_secret
+from font.exchange.registry import KINDS, masked, unmasked
+from font.files import atomic, atomic_write, private_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 FILE = "ledger.json"
 UNNAMED = "this site"  # where nothing leaves, no name is needed
-
-
-def message_in(entry: str) -> Message:
-    """The message that an entry of the ledger records: "labels", "sums 0", "masked sums 1"."""
-    return message_of(re.sub(r" \d+$", "", entry))
 
 
 def _check_entry(entry: str) -> str:
@@ -65,6 +60,10 @@ class Release(BaseModel):
     files: dict[str, str]
     approved_by: str | None = None
     approved: str | None = None
+
+    def contents(self) -> dict[str, bytes]:
+        """The files, byte for byte."""
+        return {name: text.encode() for name, text in self.files.items()}
 
 
 class _Content(BaseModel):
@@ -141,13 +140,13 @@ class Ledger:
         """32 bytes, the private key for masks of this study and round; see `font.exchange.masked`.
 
         They are made when the site writes its key file, and kept in a file that must be neither
-        copied nor restored, see `mmlca.federation.mask_secret`.
+        copied nor restored.
         """
         whole = json.dumps([self.study, self.round, self.site]).encode()
         path = self.path.with_name(f"masks-{hashlib.sha256(whole).hexdigest()[:16]}.key")
         if self.released("key") is None:
-            make_mask_secret(path)
-        secret = read_mask_secret(path, [release.request for release in self._masked()])
+            _make_mask_secret(path)
+        secret = _read_mask_secret(path, [release.request for release in self._masked()])
         if secret is None:
             raise InputError(
                 f"{self.path.parent} was copied or restored from a backup after the key of "
@@ -157,33 +156,27 @@ class Ledger:
             )
         return secret
 
-    def note_masked(self) -> None:
-        """Note beside the secret what has been masked with it, as soon as the ledger has it."""
-        self.mask_secret()
+    def _releases(self) -> list[Release]:
+        """What left in this study and round, oldest first, under whatever name of the site."""
+        now = (self.study, self.round)
+        return [part for part in self._content.releases if (part.study, part.round) == now]
 
     def _masked(self) -> list[Release]:
-        """What left under masks in this study and round, oldest first."""
-        mine = (self.study, self.round, self.site)
-        return [
-            release
-            for release in self._content.releases
-            if (release.study, release.round, release.site) == mine
-            and unmasked(release.kind) != release.kind
-        ]
+        """What this site sent under masks in this study and round, oldest first."""
+        own = [release for release in self._releases() if release.site == self.site]
+        return [release for release in own if unmasked(release.kind) != release.kind]
 
-    def released(self, kind: str, any_site: bool = False) -> Release | None:
+    def released(self, kind: str) -> Release | None:
         """The last release of a kind for the study and round, if there was one."""
-        mine = [
-            release
-            for release in self._content.releases
-            if (release.study, release.round, release.kind) == (self.study, self.round, kind)
-            and (any_site or release.site == self.site)
-        ]
-        return mine[-1] if mine else None
+        own = [part for part in self._releases() if (part.kind, part.site) == (kind, self.site)]
+        return own[-1] if own else None
 
     def released_either_way(self, kind: str) -> Release | None:
         """The last release of a kind, rounded or masked, under whatever name of the site."""
-        return self.released(kind, any_site=True) or self.released(masked(kind), any_site=True)
+        for name in (kind, masked(kind)):
+            if all_of := [release for release in self._releases() if release.kind == name]:
+                return all_of[-1]
+        return None
 
     def look_up(self, kind: str, request: str, override: str | None) -> dict[str, bytes] | None:
         """The files that this request got before; None if files may be made for it.
@@ -194,7 +187,7 @@ class Ledger:
         if last is None:
             return None
         if last.request == request:
-            return {name: text.encode() for name, text in last.files.items()}
+            return last.contents()
         if override is None:
             raise InputError(
                 f"{self.site} released other {kind} files for the study {self.study!r}, round "
@@ -215,19 +208,14 @@ class Ledger:
         """As `look_up`, for masked files, in which no override helps.
 
         All answers of a round are for one set of sites. If sites drop out, the others answer once
-        more as a smaller set, if a person has confirmed who is gone: from the sums of two sets that
-        the centre can both read, it could subtract the table of whoever is in one of them only.
-
-        Parameters
-        ----------
-        kind, request : str
-        sites : the set of sites
-        without : those that a person has confirmed to have dropped out
+        more as a smaller set, if a person has confirmed who is gone (`without`): from the sums of
+        two sets that the centre can both read, it could subtract the table of whoever is in one of
+        them only.
         """
         former = self._masked()
         for release in former:
             if (release.kind, release.request) == (kind, request):
-                return {name: text.encode() for name, text in release.files.items()}
+                return release.contents()
         chosen = sorted(sites)
         sets = list(dict.fromkeys(tuple(_sites_of(release)) for release in former))
         if any(release.kind == kind and _sites_of(release) == chosen for release in former):
@@ -273,10 +261,8 @@ class Ledger:
 
     def note_approval(self, files: Sequence[str], who: str) -> None:
         """Note who approved that files of these names leave, in this study and round."""
-        mine = (self.study, self.round, self.site)
-        for release in self._content.releases:
-            is_mine = (release.study, release.round, release.site) == mine
-            if is_mine and release.files.keys() & set(files):
+        for release in self._releases():
+            if release.site == self.site and release.files.keys() & set(files):
                 release.approved_by = who
                 release.approved = datetime.now(UTC).isoformat(timespec="seconds")
         self._write()
@@ -308,3 +294,65 @@ def request_of(data: Sequences | pd.DataFrame, **settings: Any) -> str:
     for part in (json.dumps(about).encode(), *parts):
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()
+
+
+# --- the secret of masks ------------------------------------------------------------------
+#
+# There is one for each study and round, and no mask is used twice: two different tables under the
+# same masks can be subtracted, and what remains is readable. The ledger refuses the second one, but
+# a ledger that was restored from a backup or copied to another computer does not know what has been
+# masked since. So the secret is in a file of its own, `masks-….key`, that notices both. It holds
+# its own inode number; the request of every answer that was masked with it, all of which the ledger
+# must know; and the time at which it was written last, which must be that of the file system. A
+# copy has another inode. What is restored in place, or gets the inode of a file that was removed,
+# has another time of change, which no program can set. Only a snapshot of the whole disk that is
+# put back goes unnoticed, and on Windows, which has no such time, a file that is restored in place.
+
+MASKS_WITHIN = 2 * 10**9  # nanoseconds between the two writes of a time
+_AT, _NONE = "at ", "-"  # what a line with the time begins with; instead of requests
+
+
+def _make_mask_secret(path: Path) -> None:
+    """Write a file with a new secret, instead of one that was not used."""
+    private_folder(path.parent)
+    with atomic(path, private=True) as file:
+        content = {"inode": os.fstat(file.fileno()).st_ino, "secret": secrets.token_hex(32)}
+        file.write(json.dumps(content).encode() + b"\n")
+    append_masked(path, [])
+
+
+def _read_mask_secret(path: Path, answered: Iterable[str]) -> bytes | None:
+    """The secret, 32 bytes; None if masks with it might be used a second time.
+
+    The requests that were answered under masks, according to the ledger, are added to the file
+    where it does not have them.
+    """
+    known = list(answered)
+    if not path.exists():
+        return None
+    first, *lines = path.read_text(encoding="ascii").splitlines()
+    content, last = json.loads(first), lines[-1] if lines else ""
+    used = [line for line in lines if line != _NONE and not line.startswith(_AT)]
+    state = path.stat()
+    if content["inode"] != state.st_ino or not set(used) <= set(known):
+        return None
+    if (
+        not last.startswith(_AT)
+        or not 0 <= state.st_ctime_ns - int(last[len(_AT) :]) <= MASKS_WITHIN
+    ):
+        return None
+    unnoted = [request for request in known if request not in used]
+    if unnoted:
+        append_masked(path, unnoted)
+    return bytes.fromhex(content["secret"])
+
+
+def append_masked(path: Path, requests: list[str]) -> None:
+    """Add requests and the time, by the clock of the file system; the inode stays."""
+    with path.open("a", encoding="ascii") as file:
+        file.writelines(f"{request}\n" for request in requests or [_NONE])
+        file.flush()
+        os.fsync(file.fileno())
+        file.write(f"{_AT}{os.fstat(file.fileno()).st_ctime_ns}\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -49,7 +49,7 @@ from font.exchange.fields import (
 )
 from font.exchange.registry import ModelFamily
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
-from mmlca.federation.fitting import local_prior
+from mmlca.federation.steps import local_prior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,15 +137,6 @@ def _observed(patterns: Patterns, membership: Floats) -> Floats:
     return support
 
 
-def _patients_of_rare_steps(
-    patterns: Patterns, expected: Expected, few: NDArray[np.bool_]
-) -> float:
-    """How many different patients make any of the steps that few of their class make."""
-    k = len(expected.patients)
-    rare = (_seen(patterns) @ few.reshape(k, -1).T.astype(float)) > 0  # (U, K)
-    return float((expected.membership * rare).sum())
-
-
 def markov_support(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
     """How many different patients contribute to each sum of `MixtureMarkov.statistics`."""
     sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
@@ -182,27 +173,8 @@ def markov_content(
 ) -> dict[str, Any]:
     """A fitted model as a file holds it: rounded, or with `min_count` 1 as it was fitted.
 
-    Notes
-    -----
-    What rounding costs: adjusted Rand index of all patients' clusters with the simulated classes,
-    RA-like sites, min_count 11, means of 20 runs. "Unprotected" is the ensemble of the fitted
-    models and all patients' label patterns; then with the models from rounded counts; then with
-    rounded cross-tables as well, by K-means and by latent clusters (here started from the K-means
-    alone; with all starts the first row gave 0.907, 0.903, 0.903 and 0.902 in 20 other runs); last,
-    the standard error of the difference between the latter and the first. Receivers add the prior
-    to every count, which helps small sites more than rounding harms them; 0.5 did worse, 2 a little
-    better than 1.
-
-    ====================================== =========== ====== ======== ====== =====
-    sites                                  unprotected models K-means  latent error
-    ====================================== =========== ====== ======== ====== =====
-    3 of 400 to 1,500, 4 resamples each    0.907       0.903  0.902    0.901  0.002
-    5 of 50 to 500                         0.881       0.895  0.892    0.902  0.005
-    10 of 200 to 800                       0.902       0.907  0.907    0.906  0.002
-    20 of 50 to 150                        0.834       0.873  0.845    0.888  0.006
-    5 of 300 to 800, unequal classes       0.798       0.809  0.805    0.836  0.011
-    2 of 1,700 to 3,200, 4 resamples each  0.916       0.907  0.907    0.908  0.002
-    ====================================== =========== ====== ======== ====== =====
+    Receivers add the prior to every count, which helps small sites more than rounding harms them;
+    0.5 did worse, 2 a little better than 1. See "what was tried" in the documentation.
     """
     expected = expected_counts(model, sequences)
     enough_patients(expected.patients, min_count)
@@ -222,9 +194,8 @@ def markov_content(
         }
     few = expected.support < min_count
     mean = 1.0
-    if (
-        _patients_of_rare_steps(sequences.patterns, expected, few) >= min_count
-    ):  # fewer are one patient's habit
+    rare = (_seen(sequences.patterns) @ few.reshape(len(few), -1).T.astype(float)) > 0  # (U, K)
+    if (expected.membership * rare).sum() >= min_count:  # fewer are one patient's habit
         mean = expected.steps[few].sum() / expected.support[few].sum()
     patients = round_counts(expected.patients, min_count, draws)
     first = round_counts(expected.first, min_count, draws)

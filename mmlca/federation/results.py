@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,16 @@ from mmlca.study.results.registry import TABLES
 from mmlca.study.results.site import SiteResults, typed
 
 if TYPE_CHECKING:
+    from font.ensemble import Ensemble
     from font.exchange.envelope import Header
     from font.exchange.messages.ensemble import EnsembleFile
-    from font.exchange.messages.refinement import Step
+    from font.exchange.messages.model import ModelFile
+    from font.exchange.messages.refinement import SharedFile, Step
     from mmlca.federation.hospital import Hospital
     from mmlca.federation.ledger import Ledger
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
+    from mmlca.study.combined import Combined
     from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
 
@@ -157,7 +160,7 @@ def site_patients(
     """
     from font.labels import label
     from font.refinement import site_memberships
-    from mmlca.federation.fitting import noted_fits
+    from mmlca.federation.steps import noted_fits
     from mmlca.study.results.site import ENSEMBLE, OWN, REFINED, SitePatients
     from mmlca.tables.disclosure import Rounding
 
@@ -207,7 +210,7 @@ def _own_model(
 def _fits(hospital: Hospital, own: MixtureMarkov | None, data: Sequences) -> pd.DataFrame | None:
     """How the models of resamples and of the whole site were fitted, as far as it is known."""
     from font.labels import label
-    from mmlca.federation.fitting import noted_fits
+    from mmlca.federation.steps import noted_fits
     from mmlca.study.results.models import fit_table
 
     noted, site = noted_fits(hospital).get("models"), hospital.site
@@ -226,22 +229,33 @@ def write_own_report(
     out: Path,
 ) -> None:
     """The report of one site with exact numbers, of the clusters of all sites."""
-    from mmlca.study.combined import Combined, Refinement
     from mmlca.study.results.registry import site_results
     from mmlca.study.run import report_results
 
     site = hospital.site
     study = study.changed(privacy={"min_count": hospital.min_count, "release": "inside"})
     patients = site_patients(hospital, hospital.ledger(), data, study, ensemble, step, exact=True)
-    shared = step.shared
-    combined = Combined(
-        n_groups=ensemble.ensemble.n_clusters_,
-        ensemble=ensemble.ensemble,
-        models={name: file.site for name, file in ensemble.models.items()},
+    known = combined(ensemble.ensemble, ensemble.models, step.shared)
+    report_results(study, out, {site: site_results(study, patients)}, known)
+
+
+def combined(
+    ensemble: Ensemble,
+    models: Mapping[str, ModelFile],
+    shared: SharedFile | None,
+    absent: tuple[str, ...] = (),
+) -> Combined:
+    """What a report needs to know of the clusters, beside the results of the sites."""
+    from mmlca.study.combined import Combined, Refinement
+
+    return Combined(
+        n_groups=ensemble.n_clusters_,
+        ensemble=ensemble,
+        models={name: file.site for name, file in models.items()},
         refined=None if shared is None else Refinement.after(shared.step),
+        absent=absent,
         by_files=True,
     )
-    report_results(study, out, {site: site_results(study, patients)}, combined)
 
 
 def study_of(hospital: Hospital, study: Study) -> Study:

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ehr_prep.drugs import unmapped_caution
-from font.checks import some
 from font.errors import InputError
 from font.exchange.envelope import Header, claimed_kind
 from font.exchange.explain import explain_page
 from font.exchange.folders import Inbox, Request, read_inbox, requests_in
 from font.exchange.replies import answer_step
 from font.files import atomic_write, csv_text, hold, keep_inputs
-from mmlca.federation.hospital import SOFTWARE, Hospital
-from mmlca.study.study_file import read_network_study, read_site_file
+from mmlca.federation.hospital import SOFTWARE, Hospital, name_of_site
+from mmlca.study.study_file import read_network_study
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study
@@ -100,19 +99,17 @@ def run_site(
         Fields of `Hospital` that are to differ from what the study file says.
     """
     study = read_network_study(study_file, site_file)
-    name = _name_of_site(study_file, study, site_file, site)
+    name = name_of_site(study_file, study, site, site_file)
     with hold(folder, private=True):
         turn, answered = SiteTurn(name), read_answered(folder, study, name)
-        header = _header_of(study, name)
-        unit = study.privacy.min_count
-        inbox = read_inbox(folder / "inbox", header, min_count=unit, reader="site")
+        inbox = _read_folder(folder / "inbox", study, name)
         turn.notes = inbox.refused
         requests = _new_requests(inbox, answered)
         turn.waiting = "" if answered.over else "the centre's next files"
         if answered.fitted and not requests:
             return turn
-        changes = {"folder": folder / "private", "fewer_classes": True, **changes}
-        hospital = Hospital.from_study(study_file, name, site_file=site_file, **changes)
+        own: dict[str, Any] = {"folder": folder / "private", "fewer_classes": True}
+        hospital = Hospital.from_study(study_file, name, site_file=site_file, **(own | changes))
         if not answered.fitted:
             list_unmapped(hospital)
             paths = answer_step(hospital, "fit", ())
@@ -129,10 +126,10 @@ def run_site(
             _write_answered(folder, answered)
         elif hospital.ledger().released("model") is not None:
             hospital.fit()  # refused if these are other patients than those who were fitted
-        own = read_inbox(folder / "private" / "to_all", header, min_count=unit, reader="site")
-        if own.refused:
-            raise InputError(own.refused[0])
-        at_hand = {file.mark: file.data for file in (*own.files, *inbox.files)}
+        sent = _read_folder(folder / "private" / "to_all", study, name)
+        if sent.refused:
+            raise InputError(sent.refused[0])
+        at_hand = {file.mark: file.data for file in (*sent.files, *inbox.files)}
         for request in requests:
             lacking = [mark for mark in request.files if mark not in at_hand]
             if lacking:
@@ -158,7 +155,6 @@ def report_site(
     *,
     site: str | None = None,
     out: Path | None = None,
-    **changes: Any,
 ) -> Path:
     """Write a report of a hospital's own patients with exact numbers, when the round is over.
 
@@ -166,7 +162,7 @@ def report_site(
     given. Returns the page, which must stay inside the hospital.
     """
     study = read_network_study(study_file, site_file)
-    name = _name_of_site(study_file, study, site_file, site)
+    name = name_of_site(study_file, study, site, site_file)
     with hold(folder, private=True):
         answered = read_answered(folder, study, name)
         last = [request for request in answered.steps if request.step == "results"]
@@ -175,25 +171,23 @@ def report_site(
                 f"{folder} has no results of {name} yet; `mmlca site run` makes them in the last "
                 "turn, and the report of the site follows them."
             )
-        header = _header_of(study, name)
-        inbox = read_inbox(
-            folder / "inbox", header, min_count=study.privacy.min_count, reader="site"
-        )
+        inbox = _read_folder(folder / "inbox", study, name)
         at_hand = {file.mark: file.data for file in inbox.files}
         files = [at_hand[mark] for mark in last[-1].files if mark in at_hand]
         if len(files) < len(last[-1].files):
             raise InputError(
                 f"the report needs the last files of the centre; put them into {folder / 'inbox'}."
             )
-        changes = {"folder": folder / "private", "fewer_classes": True, **changes}
-        hospital = Hospital.from_study(study_file, name, site_file=site_file, **changes)
+        hospital = Hospital.from_study(
+            study_file, name, site_file=site_file, folder=folder / "private"
+        )
         ensemble, *shared = files
         return hospital.report(ensemble, shared[0] if shared else None, out)
 
 
-def _header_of(study: Study, site: str) -> Header:
-    """What this site's files say of themselves."""
-    return Header(
+def _read_folder(folder: Path, study: Study, site: str) -> Inbox:
+    """The exchange files in a folder that belong to this round of the study."""
+    header = Header(
         study=study.name,
         site=site,
         round=study.centre.round,
@@ -201,6 +195,7 @@ def _header_of(study: Study, site: str) -> Header:
         keys=study.public_keys(),
         settings=study.agreed,
     )
+    return read_inbox(folder, header, min_count=study.privacy.min_count, reader="site")
 
 
 def list_unmapped(hospital: Hospital, inputs: Iterable[Path | None] = ()) -> None:
@@ -230,21 +225,22 @@ def _answer(
         return
     paths = answer_step(hospital, request.step, files)
     _send(hospital, folder, paths, approve, turn)
-    if request.step == "label":
-        turn.done.append(f"Labelled {len(hospital.sequences):,} patients with all sites' models.")
-    elif request.step == "assign" or (
-        request.step == "refine" and any(claimed_kind(file) == "shared" for file in files)
-    ):
-        turn.done.append(
-            f"Wrote the patients' clusters to {folder / 'private' / 'clusters.csv'}; the file "
-            "names patients and stays here."
+    placed = request.step == "assign"
+    if request.step == "refine":
+        placed = any(claimed_kind(file) == "shared" for file in files)
+    clusters = folder / "private" / "clusters.csv"
+    said = {
+        "label": f"Labelled {len(hospital.sequences):,} patients with all sites' models.",
+        "refine": "Added up this site's statistics by cluster.",
+        "results": "Made this site's results for the report.",
+    }
+    turn.done.append(
+        f"Wrote the patients' clusters to {clusters}; the file names patients and stays here."
+        if placed
+        else said.get(
+            request.step, f"Made the {request.step.removeprefix('answer ')} of this site."
         )
-    elif request.step == "refine":
-        turn.done.append("Added up this site's statistics by cluster.")
-    elif request.step == "results":
-        turn.done.append("Made this site's results for the report.")
-    else:
-        turn.done.append(f"Made the {request.step.removeprefix('answer ')} of this site.")
+    )
 
 
 def _check_secure(study: Study, files: Iterable[bytes]) -> None:
@@ -266,7 +262,8 @@ def _send(
 ) -> None:
     """Put files into the outbox, if a person approves; those that are there already stay."""
     outbox = folder / "outbox"
-    new = [path for path in paths if not _is_copy(outbox / path.name, path)]
+    there = {path.name: path.read_bytes() for path in outbox.glob("*") if path.is_file()}
+    new = [path for path in paths if there.get(path.name) != path.read_bytes()]
     if new and approve is not None:
         page = folder / "private" / "leaving.html"
         atomic_write(page, explain_page(*new).encode(), private=True)
@@ -274,10 +271,6 @@ def _send(
     for path in new:
         atomic_write(outbox / path.name, path.read_bytes())
         turn.leaving.append(outbox / path.name)
-
-
-def _is_copy(path: Path, original: Path) -> bool:
-    return path.is_file() and path.read_bytes() == original.read_bytes()
 
 
 def _new_requests(inbox: Inbox, answered: Answered) -> list[Request]:
@@ -310,19 +303,6 @@ def _continues(steps: Sequence[Request], before: Sequence[Request]) -> bool:
     """Whether a list of requests begins with another one; who was asked may have changed."""
     first = [(request.step, request.files) for request in steps[: len(before)]]
     return first == [(request.step, request.files) for request in before]
-
-
-def _name_of_site(study_file: Path, study: Study, site_file: Path | None, site: str | None) -> str:
-    if site_file is not None:
-        own = read_site_file(site_file).site
-        if site not in (None, own):
-            raise InputError(f"{site_file} is the file of {own!r}, not of {site!r}.")
-        site = own
-    if site is None and len(study.sites) > 1:
-        raise InputError(f"{study_file} has the sites {some(study.sites)}; choose one with --site.")
-    if site is not None and site not in study.sites:
-        raise InputError(f"{study_file} has no site {site!r}; it has {some(study.sites)}.")
-    return next(iter(study.sites)) if site is None else site
 
 
 def read_answered(folder: Path, study: Study, site: str) -> Answered:

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from mmlca.federation import mask_secret
+from mmlca.federation import ledger
 
 
 def duplicate(source: Path, target: Path) -> None:
@@ -16,4 +16,4 @@ def duplicate(source: Path, target: Path) -> None:
         first, *lines = path.read_text().splitlines()
         own = json.loads(first) | {"inode": path.stat().st_ino}
         path.write_text(json.dumps(own) + "\n")  # in place: a new file would have another inode
-        mask_secret._append(path, [line for line in lines if not line.startswith(("at ", "-"))])
+        ledger.append_masked(path, [line for line in lines if not line.startswith(("at ", "-"))])

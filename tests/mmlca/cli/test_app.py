@@ -14,7 +14,7 @@ from commands import invoke, mmlca_does
 from paths import ROOT
 
 import mmlca
-from mmlca.cli import display
+from mmlca.cli import options
 
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}
 COMMANDS = ["demo", "study", "prep", "fit", "select", "site", "centre", "network"]
@@ -111,7 +111,7 @@ def test_progress_shows_on_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> N
     def shown(**settings: bool) -> str:
         stream = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
-        with display.working("Fitting", **settings) as show:
+        with options.working("Fitting", **settings) as show:
             show("MGB [bold], K = 2", 0.5)
         return stream.getvalue()
 
@@ -125,7 +125,7 @@ def test_warnings_become_notes_once(capsys: pytest.CaptureFixture[str]) -> None:
     import warnings
 
     for quiet, notes in ((False, "note: few patients\n"), (True, "")):
-        with display.working("Fitting", quiet=quiet):
+        with options.working("Fitting", quiet=quiet):
             for _ in range(2):
                 warnings.warn("few patients", UserWarning, stacklevel=1)
         assert capsys.readouterr().err == notes

@@ -1,4 +1,4 @@
-"""Mistakes of a hurried user: each gets one sentence that says how to mend it, and exit code 2."""
+"""Mistakes of a hurried user: each gets one sentence that says how to fix it, and exit code 2."""
 
 from __future__ import annotations
 

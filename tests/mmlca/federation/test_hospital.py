@@ -451,6 +451,30 @@ def test_a_signed_round_by_hand(tmp_path: Path) -> None:
     assert "should be a public key of 64" in refusal("site", "fit", *of["A"])
 
 
+def test_single_steps_take_round_and_threshold_from_the_study_file(tmp_path: Path) -> None:
+    """The centre once read files of round 1 only, and `site assign` could not lower the floor."""
+    text = 'name = "S"\n[model]\nn_init = 4\n[classes]\nnumber = 2\n[pseudo_sites]\nper_site = 0\n'
+    text += "[centre]\nround = 2\n[privacy]\nmin_count = 5\n"
+    for seed, site in enumerate("AB"):
+        ra_like(150, seed=seed).write(tmp_path / f"{site}.csv")
+        text += f'[sites.{site}]\nsequences = "{site}.csv"\n'
+    study = ("--study-file", tmp_path / "study.toml")
+    study[1].write_text(text)
+    of = {s: (*study, "--site", s, "--folder", tmp_path / s, "--floor", 5) for s in "AB"}
+    for site in "AB":
+        mmlca_does("site", "fit", *of[site])
+    models = [tmp_path / site / "to_all" / f"{site}.model.json" for site in "AB"]
+    for site in "AB":
+        mmlca_does("site", "label", *models, *of[site])
+    labels = [tmp_path / site / "to_centre" / f"{site}.labels.json" for site in "AB"]
+    mmlca_does("centre", "combine", *models, *labels, *study, "--out", tmp_path)
+    for site in "AB":
+        assert "cluster 1: " in mmlca_does("site", "assign", tmp_path / "ensemble.json", *of[site])
+    (tmp_path / "study.toml").write_text(text.replace("number = 2", "number = 3"))
+    said = refusal("centre", "combine", *models, *labels, *study, "--out", tmp_path)
+    assert "was made with another version of the study file: classes.number is 2" in said
+
+
 def test_a_key_that_is_made_later_signs_what_was_released(tmp_path: Path) -> None:
     """The ledger's bytes stay as they are; the signature is added on the way out."""
     pytest.importorskip("cryptography")

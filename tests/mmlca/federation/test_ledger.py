@@ -39,7 +39,7 @@ def test_the_same_request_gets_the_same_bytes(
     def never(*_: object) -> None:
         raise AssertionError("it was fitted again")
 
-    monkeypatch.setattr("mmlca.federation.fitting.fit_models", never)
+    monkeypatch.setattr("mmlca.federation.hospital.fit_models", never)
     for _ in range(3):
         assert hospital(tmp_path, n_jobs=2).fit()[0].read_bytes() == sent
     assert len(content(tmp_path)["releases"]) == 1

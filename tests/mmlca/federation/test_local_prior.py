@@ -11,7 +11,7 @@ from ra_like import PARAMS
 import font
 from font.simulation.competitors import rand_index
 from mmlca import MarkovParams, MixtureMarkov, simulate
-from mmlca.federation.fitting import local_prior
+from mmlca.federation.steps import local_prior
 
 REPLICATES = 40
 FEDERATED = local_prior(PARAMS.n_states)

@@ -38,7 +38,7 @@ from font.exchange.messages.refinement import (
 from font.refinement import site_memberships
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.federation.markov_kind import expected_counts
-from mmlca.federation.refining import step_memberships
+from mmlca.federation.steps import step_memberships
 
 K = len(PARAMS.weights)
 MIN_COUNT = 11

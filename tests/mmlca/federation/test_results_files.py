@@ -21,8 +21,8 @@ from font.exchange import registry as formats
 from font.exchange.envelope import fingerprint
 from font.exchange.explain import explain_page
 from font.exchange.messages.refinement import read_step
-from mmlca.federation.fitting import FITS
 from mmlca.federation.results import FORMAT, read_results, site_patients, study_of, write_results
+from mmlca.federation.steps import FITS
 from mmlca.study.results.registry import TABLES, site_results
 from mmlca.study.results.site import Column, SiteResults, typed
 from mmlca.study.settings import Study

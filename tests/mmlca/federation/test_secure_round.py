@@ -30,7 +30,7 @@ from font.exchange.messages.refinement import (
     share_masked,
 )
 from font.refinement import one_class, site_memberships
-from mmlca.federation import mask_secret
+from mmlca.federation import ledger
 from mmlca.federation.markov_kind import markov_blocks, markov_shares
 
 STUDY = "ra switching"
@@ -190,7 +190,7 @@ def test_a_copied_or_restored_ledger_masks_nothing_more(
     """Two tables under the same masks: their difference was one patient's labels. Files that were
     written over ("in place"), or removed and restored with the freed inode ("masks", in 20 of 20
     trials on ext4), were taken for those that had always been there."""
-    monkeypatch.setattr(mask_secret, "WITHIN", 2 * 10**8)
+    monkeypatch.setattr(ledger, "MASKS_WITHIN", 2 * 10**8)
     time.sleep(0.3)
     folder, backup = study.root / "west", study.root / "backup"
     keys = study.keys.values()
@@ -481,7 +481,7 @@ def test_the_commands_refine_with_secure_sums(refining: Study) -> None:
         for site in SITES:
             said = " ".join(mmlca_does(*asks(site), source, *keys, "--secure").split())
             assert f"Step {step} of the refinement" in said
-            assert "only what they add up to over the 4 sites" in said
+            assert "only their sum over the 4 sites" in said
         sums = sorted((root / "sums").glob(f"*.masked-sums-{step}.json"))
         assert len(sums) == 4
         centre = ("centre", "refine", source, *sums, *name, "--out", root / "to_sites")
