@@ -115,6 +115,29 @@ def _modules(names: set[str], known: Container[str]) -> set[str]:
     return {part for part in parts if part in known} - set(PACKAGES)
 
 
+OF_PATIENTS = {
+    "mmlca.sequences.type.Sequences",
+    "mmlca.model.estimator.MixtureMarkov",
+    "mmlca.study.results.site.SitePatients",
+    "mmlca.study.combined.site_patients",
+    "mmlca.study.analysis",
+    "mmlca.study.site_data",
+}
+REPORT = [
+    *(ROOT / "mmlca/study/sections").glob("*.py"),
+    *(ROOT / "mmlca/study/report").glob("*.py"),
+    *(ROOT / "mmlca/study" / f"{name}.py" for name in ("findings", "headline", "words")),
+    ROOT / "mmlca/study/results/shown_courses.py",
+]
+
+
+@pytest.mark.parametrize("path", sorted(REPORT), ids=relative)
+def test_no_function_of_the_report_sees_patients(path: Path) -> None:
+    """It has the results of sites and what the centre knows, wherever the patients are."""
+    names = imports(path, types=True)
+    assert not {name for name in names if name.startswith(tuple(OF_PATIENTS))}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_numba_flower_and_pyplot_only_where_allowed(path: Path) -> None:
     if not path.name.endswith(("_kernels.py", "_compiled.py")):  # the latter readies numba's cache

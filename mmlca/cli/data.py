@@ -182,8 +182,8 @@ def _write_courses(
 ) -> list[Path]:
     """Write the transitions of each class and the figures; returns the files that there are now."""
     from font.files import atomic_write
+    from mmlca.study.own_courses import class_courses
     from mmlca.study.report.exports import to_pictures
-    from mmlca.study.sections.courses import class_courses
 
     courses = class_courses(model, data, site, min_count)
     if courses is None:

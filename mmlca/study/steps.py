@@ -42,6 +42,7 @@ from mmlca.study.combined import (
 )
 from mmlca.study.findings import Findings, describe
 from mmlca.study.headline import Kind, pick
+from mmlca.study.own_courses import draw_single_courses
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, secret_key, statement
 from mmlca.study.report.content import Report
@@ -50,7 +51,6 @@ from mmlca.study.report.page import Sections, lay_out_sections, render_report
 from mmlca.study.results.registry import site_results
 from mmlca.study.results.site import SiteResults
 from mmlca.study.sections import registry
-from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
 from mmlca.study.words import courses_of_names, groups_word, window_name

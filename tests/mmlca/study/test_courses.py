@@ -17,11 +17,11 @@ from study_attack import System
 import ehr_prep
 import mmlca
 from mmlca.sequences.type import Account, flow_table
+from mmlca.study import own_courses
+from mmlca.study.own_courses import draw_single_courses
 from mmlca.study.results import about
 from mmlca.study.results.shown_courses import courses_of, described_of, groups_of
 from mmlca.study.results.site import ONLY, SitePatients, SiteResults
-from mmlca.study.sections import courses as study_courses
-from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.labs import items as lab_items
 from mmlca.study.sections.patients import _about_deaths
 from mmlca.study.settings import Study
@@ -187,7 +187,7 @@ def test_without_a_threshold_the_tables_are_those_of_the_library() -> None:
 
 
 def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_courses, "_MOST_LINES", 60)
+    monkeypatch.setattr(own_courses, "_MOST_LINES", 60)
     data = mmlca.Sequences.from_lists([["A", "A"]] * 80 + [["A", "B"]] * 20)
     clusters = pd.Series([1] * 80 + [2] * 20, index=data.ids)
     names = {1: "1: A persisters", 2: "2: A → B"}
