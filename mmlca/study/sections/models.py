@@ -48,7 +48,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 def methods(study: Study, findings: Findings) -> list[str]:
     """What was fitted to what, how the maximum was searched for, and what is assumed."""
     return [
-        *_fitted(study, findings.combined.n_groups),
+        *_fitted(study, findings.combined),
         *_sent(study, findings.combined),
         "The models assume that the end of follow-up and missing states depend only on states that "
         "were observed, not on those that were not (missing at random); these data cannot test "
@@ -56,12 +56,13 @@ def methods(study: Study, findings: Findings) -> list[str]:
     ]
 
 
-def _fitted(study: Study, n_classes: int) -> list[str]:
+def _fitted(study: Study, combined: Combined) -> list[str]:
     how = f"(expectation-maximisation, Dirichlet pseudo-count {study.model.reported_prior:g})"
-    chains = f"a mixture of {n_classes} Markov chains" if n_classes > 1 else "one Markov chain"
+    k = combined.n_groups
+    chains = f"a mixture of {k} Markov chains" if k > 1 else "one Markov chain"
     search = search_text(study.model.n_init, study.model.search == "thorough")
-    per_site, n_sites = study.pseudo_sites.per_site, len(study.sites)
-    if n_sites == 1:
+    per_site, n_models = study.pseudo_sites.per_site, len(combined.models)
+    if len(study.sites) == 1:
         return [f"We fitted {chains} {how}.", search]
     if not per_site:
         return [f"At each site we fitted {chains} {how}.", search]
@@ -71,8 +72,8 @@ def _fitted(study: Study, n_classes: int) -> list[str]:
         f"resample and to each whole site {how}.",
         search,
         "The models of one site's resamples share its patients and its peculiarities: "
-        f"{per_site * n_sites} models of {n_sites} sites show how stable the clusters are under "
-        f"resampling, but they are not {per_site * n_sites} independent sites.",
+        f"{n_models} models of {len(set(combined.models.values()))} sites show how stable the "
+        f"clusters are under resampling, but they are not {n_models} independent sites.",
     ]
 
 
