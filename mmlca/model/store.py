@@ -14,7 +14,7 @@ from font.errors import InputError
 from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import AnyParams, FormParams, MarkovParams
 from mmlca.sequences.checks import MAX_STATES
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="MixtureMarkov")
 
 _FILE_LIMIT = 64 * 2**20
-_MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS = 1_000, 10_000, 500
+_MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS, _MAX_CUTS = 1_000, 10_000, 500, 200
+_cuts = Field(min_length=1, max_length=_MAX_CUTS + 1)
 _classes = Field(min_length=1, max_length=_MAX_CLASSES)
 _states = Field(min_length=1, max_length=MAX_STATES)
 _terms = Field(min_length=1, max_length=_MAX_TERMS, strict=False)  # lists, which become tuples
@@ -45,6 +46,30 @@ class ParamsPart(_Strict):
     weights: Shares
     initial: Annotated[list[Row], _classes]
     transition: Annotated[list[Annotated[list[Row], Field(max_length=MAX_STATES)]], _classes]
+
+
+class FormPart(_Strict):
+    """Which parts the chains have; `make_form` checks them."""
+
+    stays: Annotated[list[int], Field(max_length=_MAX_CUTS)] = []
+    periods: Annotated[list[int], Field(max_length=_MAX_CUTS)] = []
+    shared: Literal["destinations"] | None = None
+
+
+class FormParamsPart(_Strict):
+    """Probabilities of chains of a form other than plain; `FormParams` checks shapes and sums."""
+
+    form: FormPart
+    weights: Shares
+    initial: Annotated[list[Row], _classes]
+    leaving: Annotated[
+        list[Annotated[list[Annotated[list[Row], _cuts]], _cuts]],
+        _classes,
+    ]
+    destination: Annotated[
+        list[Annotated[list[Annotated[list[Row], Field(max_length=MAX_STATES)]], _cuts]],
+        _classes,
+    ]
 
 
 class GroupPart(_Strict):
@@ -94,7 +119,7 @@ class ModelFile(_Strict):
     prior: Annotated[Number, Field(ge=0)]
     groups: Annotated[list[GroupPart], Field(max_length=_MAX_GROUPS)] = []
     covariates: LogitPart | None = None
-    params: ParamsPart
+    params: ParamsPart | FormParamsPart
     n_parameters: Annotated[int, Field(ge=0)]
     loglik: Number
     n_sequences: Annotated[Number, Field(gt=0)]
@@ -137,7 +162,7 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(f"not a model of mmlca: {where}: {first['msg']}.") from None
-    params = MarkovParams.from_dict(content.params.model_dump())
+    params, form = _params(content.params)
     if params.n_states != len(content.states):
         raise InputError(f"the model has {params.n_states} states but names {len(content.states)}.")
     groups = tuple(part.group for part in content.groups)
@@ -150,7 +175,7 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
                 f"the group {group!r} needs {params.n_classes} class proportions with the sum 1; "
                 f"found {len(row)} with the sum {sum(row):.6g}."
             )
-    model = kind(params.n_classes, prior=content.prior)
+    model = kind(params.n_classes, prior=content.prior, **form)
     model._set_params_(params, tuple(content.states), groups, shares)
     for name in _ATTRIBUTES:
         setattr(model, f"{name}_", getattr(content, name))
@@ -163,6 +188,14 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
             )
         model._set_coefficients(design, np.array(part.coefficients))
     return model
+
+
+def _params(part: ParamsPart | FormParamsPart) -> tuple[AnyParams, dict[str, Any]]:
+    """The parameters, and the settings that give the form of their chains."""
+    stored = part.model_dump()
+    if isinstance(part, ParamsPart):
+        return MarkovParams.from_dict(stored), {}
+    return FormParams.from_dict(stored), stored["form"]
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences import build, files
-from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes
+from mmlca.sequences.forms import PLAIN, Form
+from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes, reduce_steps
 
 Labels: TypeAlias = pd.Series | pd.Categorical | Sequence[Hashable] | NDArray[Any]
 """One label per patient: a Series indexed by id, or values in the order of the patients."""
@@ -122,6 +123,19 @@ class Sequences:
         table = reduce_codes(self.codes, self.n_states)
         return table if (self.weights == 1).all() else table.reweight(self.weights)
 
+    def patterns_of(self, form: Form) -> Patterns:
+        """The distinct patterns for chains of a form, computed once for each form."""
+        if form == PLAIN:
+            return self.patterns
+        if form not in self._patterns:
+            table = reduce_steps(self.codes, self.lengths, self.n_states, form)
+            self._patterns[form] = table.reweight(self.weights)
+        return self._patterns[form]
+
+    @cached_property
+    def _patterns(self) -> dict[Form, Patterns]:
+        return {}
+
     def __len__(self) -> int:
         return len(self.codes)
 
@@ -208,6 +222,8 @@ class Sequences:
         other = replace(self, weights=checked.weights)
         if "patterns" in self.__dict__:
             other.__dict__["patterns"] = self.patterns.reweight(other.weights)
+        tables = self._patterns.items()
+        other._patterns.update({form: table.reweight(other.weights) for form, table in tables})
         return other
 
     def absorb(self, *states: str) -> Self:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.model import em
+from mmlca.model.forms import need_plain
 from mmlca.model.outcomes import holm
 from mmlca.model.params import AnySequences, MarkovParams, Seed, draw_codes, in_states
 from mmlca.sequences.checks import listed
@@ -246,7 +247,8 @@ def diagnose(
     """
     data = in_states(sequences, model.states_)
     posterior = model.predict_proba(data)
-    chains = _Chains(model.params_, model.params_.weights[None], float(model.prior))
+    params = need_plain(model.params_, "diagnose tests plain chains alone")
+    chains = _Chains(params, params.weights[None], float(model.prior))
     one = np.zeros(len(data), dtype=np.intp)
     return _compare(chains, Counts(data, posterior, one), posterior, n_sim, seed)
 
