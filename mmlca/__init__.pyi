@@ -11,6 +11,7 @@ from .figures.distribution import plot_state_distribution as plot_state_distribu
 from .figures.distribution import plot_time_in_state as plot_time_in_state
 from .figures.forest import plot_effects as plot_effects
 from .figures.forest import plot_intervals as plot_intervals
+from .figures.leaving import plot_leaving as plot_leaving
 from .figures.models import plot_selection as plot_selection
 from .figures.sites import plot_site_differences as plot_site_differences
 from .figures.survival import plot_survival as plot_survival

@@ -24,7 +24,7 @@ from typer import Argument, Option
 from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from font.settings import Settings, about
-from mmlca.model.settings import ClassSettings, ModelSettings
+from mmlca.model.settings import ClassSettings, FormSettings, ModelSettings
 from mmlca.study.settings import Place
 
 PLAIN: dict[str, Any] = {
@@ -239,6 +239,7 @@ DatabaseOptions = Annotated[
     - {"omop", "warehouse", "cdm_schema", "cohort", "table", "patients_table", "observation_table"},
 ]
 ModelOptions = Annotated[dict[str, Any], ModelSettings]
+FormOptions = Annotated[dict[str, Any], FormSettings]
 CriterionOptions = Annotated[dict[str, Any], ClassSettings, ("number", "candidates", "stability")]
 
 
@@ -348,6 +349,8 @@ def _annotation(kind: type[Settings], name: str, field: FieldInfo) -> Any:
     if all(typing.get_origin(kind) is Literal for kind in kinds):
         (choices,) = kinds
         return Annotated[(choices | None, typer.Option(option, **more))]
+    if kinds == {tuple[int, ...]}:
+        return Annotated[(str | None, typer.Option(option, metavar="N,N,…", **more))]
     if any(typing.get_origin(kind) in (tuple, dict) for kind in kinds):
         metavar = "[DRUG=]DAYS" if int in kinds else None
         more["help"] = f"{text}; repeat it for others."

@@ -39,6 +39,8 @@ def plot_selection(
 ) -> Axes:
     """The criterion against the number of classes: one line per site, its choice filled.
 
+    Where forms of chains are compared there is one line for each form.
+
     The difference from the best is shown, since sites differ in size; above 10 the scale is
     logarithmic, so that the minimum can be read beside the large values of too few classes.
 
@@ -62,12 +64,14 @@ def plot_selection(
         raise InputError("there is nothing to draw: the table has no rows; choose some of them.")
     ax = new_axes(ax, height=2.8)
     several = "site" in table.columns
-    groups = table.groupby("site", sort=False) if several else [("", table)]
+    by = [name for name in ("site", "form") if name in table.columns]
+    groups = table.groupby(by, sort=False) if by else [((), table)]
     choices: list[int] = []
     largest = 0.0
-    for i, (site, rows) in enumerate(groups):
+    for i, (keys, rows) in enumerate(groups):
         colour = group_colour(i)
-        value = rows[criterion] - rows[criterion].min()
+        compared = table[table["site"] == keys[0]] if several else table
+        value = rows[criterion] - compared[criterion].min()
         marker = MARKERS[i % len(MARKERS)]
         ax.plot(
             rows["classes"],
@@ -77,11 +81,14 @@ def plot_selection(
             markerfacecolor="white",
             linewidth=1.2,
             markersize=5,
-            label=str(site) if several else None,
+            label=": ".join(map(str, keys)) if by else None,
         )
-        best = value.idxmin() if chosen is None else rows[chosen].astype(bool).idxmax()
-        ax.plot(rows["classes"][best], value[best], marker=marker, color=colour, markersize=6)
-        choices.append(int(rows["classes"][best]))
+        best = compared[criterion].idxmin()
+        if chosen is not None:
+            best = compared[chosen].astype(bool).idxmax()
+        if best in rows.index:
+            ax.plot(rows["classes"][best], value[best], marker=marker, color=colour, markersize=6)
+            choices.append(int(rows["classes"][best]))
         largest = max(largest, float(value.max()))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = criterion.upper()
@@ -104,10 +111,11 @@ def plot_selection(
     ax.set_xlabel("Number of classes (top: chosen)", fontsize=TEXT)
     ax.set_ylabel(f"{name} above the smallest{' of each' if several else ''}", fontsize=TEXT)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    if several:
+    if by:
+        kinds += ["chains"] if "form" in by else []
         ax.legend(
             frameon=False, fontsize=SMALL, title=" or ".join(kinds).capitalize(),
-            title_fontsize=SMALL, ncols=1 + len(choices) // 6,
+            title_fontsize=SMALL, ncols=1 + (i + 1) // 6,
         )  # fmt: skip
     return ax
 

@@ -462,8 +462,8 @@ def clarity(posterior: Floats, weights: Floats) -> float:
 def count_parameters(
     layout: Layout,
     k: int,
-    zeros: NDArray[np.bool_],
-    init: AnyParams | None,
+    zeros: NDArray[np.bool_] | None = None,
+    init: AnyParams | None = None,
     n_groups: int = 1,
     occurring: NDArray[np.bool_] | None = None,
 ) -> int:
@@ -472,7 +472,7 @@ def count_parameters(
     If it is known which cells (C,) are `occurring` in the data, the others do not count: the free
     parameters of a row are the cells that occur, less one.
     """
-    fixed = np.broadcast_to(zeros, (k, len(zeros)))
+    fixed = np.broadcast_to(layout.closed if zeros is None else zeros, (k, layout.n_cells))
     if init is not None:
         fixed = fixed | (em.cells_of(init) == 0)
     if occurring is None:

@@ -227,6 +227,7 @@ def test_periods_alone_are_chains_of_each_period() -> None:
         )
 
 
+@pytest.mark.filterwarnings("ignore:the classes overlap")
 def test_absorbing_states_and_zeros() -> None:
     codes = DATA.codes[DATA.codes[:, 0] != 3]
     dead = np.logical_or.accumulate(codes == 3, axis=1)
