@@ -21,11 +21,13 @@ def test_lines_are_the_table_with_intervals() -> None:
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "2–3", "4+"]
     assert ax.get_ylabel() == "Probability of leaving JAK"
     for number, bars in enumerate(ax.containers, 1):
-        wanted = MODEL.leaving_.query("`class` == @number and state == 'JAK'")["leaving"]
+        wanted = MODEL.leaving_[MODEL.leaving_["class"] == number]
+        wanted = wanted.loc[wanted["state"] == "JAK", "leaving"]
         np.testing.assert_array_equal(bars.lines[0].get_ydata(), wanted)
-        limits = errors.query("parameter == 'leave' and `class` == @number and `from` == 'JAK'")
+        limits = errors[(errors["parameter"] == "leave") & (errors["class"] == number)]
+        limits = limits.loc[limits["from"] == "JAK", ["low", "high"]]
         ends = np.array([segment[:, 1] for segment in bars.lines[2][0].get_segments()])
-        np.testing.assert_allclose(ends, limits[["low", "high"]])
+        np.testing.assert_allclose(ends, limits)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["Class 1", "Class 2"]
     _, mine = plt.subplots()
     assert mmlca.plot_leaving(MODEL, ax=mine) is mine

@@ -30,8 +30,8 @@ from mmlca.model.params import AnyParams, FormParams
 from mmlca.sequences.forms import PLAIN, Form
 
 PERIODS = Form((), (5,))
-MODELS = {
-    "stays": [PLAIN, THREE_BINS, Form((2,)), Form((3, 6)), Form((2, 3, 4, 6))],
+MODELS = {  # whose BIC is compared
+    "stays": [PLAIN, THREE_BINS, Form((2,)), Form((3, 6))],
     "geometric": [PLAIN, THREE_BINS],
     "periods": [PLAIN, THREE_BINS, PERIODS],
 }
@@ -60,7 +60,7 @@ def choices(kind: str, n: int, seed: int) -> Iterator[dict[str, Any]]:
         for k in range(1, 9):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                model = MixtureMarkov(k, seed=seed, n_init=12, **form._asdict()).fit(data)
+                model = MixtureMarkov(k, seed=seed, n_init=6, **form._asdict()).fit(data)
             fits[k] = model
             best = min(fits, key=lambda j: fits[j].bic())
             if k >= max(best + 1, 2) and (form != PLAIN or k > best + 1):
