@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.model.params import AnyParams, Floats, FormParams, MarkovParams
-from mmlca.sequences.forms import PLAIN, bins_of
+from mmlca.sequences.forms import PLAIN, bins_of, step_contexts
 from mmlca.sequences.patterns import Patterns
 
 
@@ -70,12 +71,18 @@ def left_out_text(patterns: Patterns, n: int) -> str:
 # --- what the chains expect ---------------------------------------------------------------
 
 
-def state_shares(params: AnyParams, n_times: int) -> Floats:
-    """The share of each state that each class expects in each window, (K, n_times, S)."""
+def state_shares(params: AnyParams, n_times: int, endings: Floats | None = None) -> Floats:
+    """The share of each state that each class expects in each window, (K, n_times, S).
+
+    With `endings` (n_times, S), the shares of those in a state in a window whose follow-up ends
+    then, it is the share among those who are still followed up.
+    """
+    rest = None if endings is None else 1 - endings
     if isinstance(params, MarkovParams):
         shares = [params.initial]
-        for _ in range(n_times - 1):
-            shares.append(np.einsum("ki,kij->kj", shares[-1], params.transition))
+        for t in range(n_times - 1):
+            here = shares[-1] if rest is None else _followed(shares[-1][:, None], rest[t])[:, 0]
+            shares.append(np.einsum("ki,kij->kj", here, params.transition))
         return np.stack(shares, axis=1)
     form = params.form
     most = form.stays[-1] if form.stays else 1  # windows in a state from which on nothing changes
@@ -85,6 +92,7 @@ def state_shares(params: AnyParams, n_times: int) -> Floats:
     here[:, 0] = params.initial
     shares = [params.initial]
     for t in range(n_times - 1):
+        here = here if rest is None else _followed(here, rest[t])
         leave = here * params.leaving[:, period[t]][:, bins]
         stay, q = here - leave, 0 if form.shared else period[t]
         here = np.zeros_like(here)
@@ -93,6 +101,29 @@ def state_shares(params: AnyParams, n_times: int) -> Floats:
         here[:, 0] += np.einsum("ki,kij->kj", leave.sum(axis=1), params.destination[:, q])
         shares.append(here.sum(axis=1))
     return np.stack(shares, axis=1)
+
+
+def _followed(here: Floats, rest: Floats) -> Floats:
+    """Shares (K, D, S) among those whose follow-up goes on, as it does for `rest` (S,) of them."""
+    stay = here * rest
+    total = stay.sum(axis=(1, 2), keepdims=True)
+    return np.asarray(np.divide(stay, total, out=here.copy(), where=total > 0))
+
+
+def step_probabilities(
+    params: AnyParams, codes: NDArray[np.int8], patient: NDArray[np.intp], time: NDArray[np.intp]
+) -> Floats:
+    """Probabilities of the next state at observed steps, (steps, K, S).
+
+    The steps are those of the patients from the windows `time`, counted from 0. Where missing
+    windows leave open for how long a patient has been in the state, the least is taken.
+    """
+    state = codes[patient, time].astype(np.intp)
+    if isinstance(params, MarkovParams):
+        return np.asarray(params.transition[:, state].swapaxes(0, 1))
+    bins, period, _ = step_contexts(codes, params.form)
+    steps = params.steps[:, period[time], bins[patient, time], state]
+    return np.asarray(steps.swapaxes(0, 1))
 
 
 def leaving_table(params: AnyParams, states: tuple[str, ...]) -> pd.DataFrame:

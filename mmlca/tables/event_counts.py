@@ -65,10 +65,18 @@ class Counts:
 
     def steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Every step: whose, and (half · S + from) · S + to."""
-        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
+        patient, time = self._all_steps()
         half = (time >= (self.codes.shape[1] - 1) / 2).astype(np.intp)
         before, after = self.codes[patient, time], self.codes[patient, time + 1]
         return patient, (half * self.n_states + before) * self.n_states + after
+
+    def step_times(self) -> NDArray[np.intp]:
+        """The time of each step of `steps`, counted from 0."""
+        return self._all_steps()[1]
+
+    def _all_steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
+        return patient, time
 
     def triples(self) -> Floats:
         """Memberships by three states in a row, (K, S, S, S)."""
@@ -79,6 +87,17 @@ class Counts:
 
     def durations(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Every step from a stay whose beginning was seen: whose, duration · S + state, leaves?"""
+        c, age = self.codes, self._ages()
+        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
+        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
+        return patient, event, c[patient, time + 1] != c[patient, time]
+
+    def duration_times(self) -> NDArray[np.intp]:
+        """The time of each step of `durations`, counted from 0."""
+        return np.nonzero((self._ages()[:, :-1] > 0) & (self.codes[:, 1:] >= 0))[1]
+
+    def _ages(self) -> NDArray[np.intp]:
+        """Times in the state so far, where its beginning was seen, (n, T)."""
         c, n_times = self.codes, self.codes.shape[1]
         age = np.zeros(c.shape, dtype=np.intp)  # times in the state so far; 0: not known
         age[:, 0] = c[:, 0] >= 0
@@ -86,6 +105,4 @@ class Counts:
             same = (c[:, t] == c[:, t - 1]) & (c[:, t] >= 0)
             began = (c[:, t] != c[:, t - 1]) & (c[:, t] >= 0) & (c[:, t - 1] >= 0)
             age[:, t] = np.where(same, np.where(age[:, t - 1] > 0, age[:, t - 1] + 1, 0), began)
-        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
-        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
-        return patient, event, c[patient, time + 1] != c[patient, time]
+        return age

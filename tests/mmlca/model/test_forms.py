@@ -22,6 +22,7 @@ from stay_chains import (
     two_classes,
 )
 
+import font
 import mmlca
 from mmlca import InputError, MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.model import em
@@ -390,6 +391,46 @@ def test_missing_windows_are_counted_in_a_warning() -> None:
         mmlca.select_n_classes(gaps, [1], forms=["plain", {"stays": (2,)}])
 
 
+def test_diagnostics_of_the_right_form_find_nothing() -> None:
+    checks = mmlca.diagnose(MODEL, DATA, n_sim=39, seed=1)
+    assert (checks.tests["p_value"] > 0.05).all()
+    stays = checks.stays
+    one = stays[(stays["class"] == 1) & (stays["state"] == "0")].set_index("duration")["expected"]
+    np.testing.assert_allclose(
+        one.loc[[1, 2, 3, 4, 8]], MODEL.params_.leaving[0, 0, [0, 1, 1, 2, 2], 0]
+    )
+    steps = checks.steps.groupby(["class", "half", "from"])["expected"].sum()
+    assert steps.to_numpy() == pytest.approx(1)
+    assert checks.steps["residual"].abs().mean() < 1.3
+    assert checks.states["residual"].abs().mean() < 1.3
+    assert checks.shown(11).stays["expected"].notna().any()
+    plain = mmlca.diagnose(MixtureMarkov(2, seed=1, n_init=8).fit(DATA), DATA, n_sim=39, seed=1)
+    assert plain.tests.set_index("test")["p_value"]["length of stays"] < 0.05
+    both = MixtureMarkov(1, stays=(2,), periods=(5,)).fit(DATA)
+    late = mmlca.diagnose(both, DATA, n_sim=1, seed=1).steps
+    assert late["expected"].between(0, 1).all()
+
+
+def test_refining_in_one_place_is_em_with_groups() -> None:
+    sites = {"A": DATA[:400], "B": DATA[400:]}
+    models = {
+        name: MixtureMarkov(2, seed=1, n_init=6, stays=(2, 4)).fit(data)
+        for name, data in sites.items()
+    }
+    labels = {name: font.label(models, data) for name, data in sites.items()}
+    ensemble = font.Ensemble(n_clusters=2, seed=1).fit(
+        models, font.LabelPatterns.from_labels(labels)
+    )
+    refined = font.refine(ensemble, models, sites, rounds=150)
+    group = np.repeat(["A", "B"], [400, 600])
+    whole = MixtureMarkov(2, seed=1, n_init=6, stays=(2, 4)).fit(DATA, groups=group)
+    order = np.argsort(-refined.params_.weights)
+    np.testing.assert_allclose(refined.params_.leaving[order], whole.params_.leaving, atol=1e-3)
+    np.testing.assert_allclose(
+        np.asarray(refined.proportions_)[:, order], whole.group_weights_, atol=1e-3
+    )
+
+
 # --- forms and numbers of classes ----------------------------------------------------------
 
 
@@ -467,8 +508,6 @@ def test_more_contexts_than_steps() -> None:
 
 
 def test_what_is_about_plain_chains_says_so() -> None:
-    with pytest.raises(InputError, match="diagnose tests plain chains alone, and those of the"):
-        mmlca.diagnose(MODEL, DATA)
     with pytest.raises(InputError, match="plot_transitions draws plain chains alone"):
         mmlca.plot_transitions(MODEL)
     plt.close("all")
