@@ -155,6 +155,7 @@ def leaving_table(params: AnyParams, states: tuple[str, ...]) -> pd.DataFrame:
 def leaving_text(params: FormParams, k: int, state: int, name: str) -> str:
     """How often a class leaves a state, in words.
 
+    >>> from mmlca.sequences.forms import Form
     >>> params = FormParams(Form((2, 4)), [1], [[1, 0]], [[[[0.31, 0], [0.15, 0], [0.04, 0]]]],
     ...                     [[[[0, 1], [0, 0]]]])
     >>> leaving_text(params, 0, 0, "TNFi")
