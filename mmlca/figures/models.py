@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.figures.canvas import (
@@ -19,6 +18,7 @@ from mmlca.figures.canvas import (
     new_axes,
 )
 from mmlca.figures.colours import INK, group_colour, state_colours
+from mmlca.model.forms import state_shares
 from mmlca.model.settings import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import percent_text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from mmlca.model.params import MarkovParams
+    from mmlca.model.params import AnyParams
 
 
 def plot_selection(
@@ -120,21 +120,8 @@ def plot_selection(
     return ax
 
 
-def expected_shares(params: MarkovParams, n_times: int) -> NDArray[np.float64]:
-    """The share of each state that a model expects at each time, (K, n_times, S).
-
-    >>> from mmlca import MarkovParams
-    >>> expected_shares(MarkovParams([1.0], [[1.0, 0.0]], [[[0.5, 0.5], [0.0, 1.0]]]), 3)[0, :, 0]
-    array([1.  , 0.5 , 0.25])
-    """
-    shares = [np.asarray(params.initial, dtype=float)]
-    for _ in range(n_times - 1):
-        shares.append(np.einsum("ks,kst->kt", shares[-1], params.transition))
-    return np.stack(shares, axis=1)
-
-
 def plot_alternatives(
-    models: Mapping[int, MarkovParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
+    models: Mapping[int, AnyParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
 ) -> Figure:
     """The courses that models with different numbers of classes expect.
 
@@ -160,7 +147,7 @@ def plot_alternatives(
     ax = figure.subplots()
     levels = (np.arange(100) + 0.5) / 100
     for row, (n_classes, params) in enumerate(sorted(models.items())):
-        shares = expected_shares(params, n_times)
+        shares = state_shares(params, n_times)
         order = np.argsort(-np.asarray(params.weights), kind="stable")
         for column, k in enumerate(order):
             below = np.cumsum(shares[k], axis=1)[:, :-1]

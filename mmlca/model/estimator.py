@@ -260,7 +260,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         counted, unit = count_patients(data)
         form = self.form
         patterns = counted.patterns_of(form)
-        forms.check_reached(patterns)
+        if reason := forms.too_fine(patterns):
+            raise InputError(reason)
         if patients.groups is not None:
             patterns = patterns.by_group(patients.groups, len(names), counted.weights)
         zeros = forbidden_cells(self.zeros, data, form)
@@ -289,7 +290,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._keep(patterns, names, result, settings, rows, unit)
         self._warn(result)
         self._warn_left_out(data, stacklevel=3)
-        if late := _late_start(data):
+        if late := _late_start(data, form):
             warnings.warn(late, ReportWarning, stacklevel=2)
         return self
 
@@ -368,7 +369,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         data = self._patients.sequences
         self._set_params_(result.params, data.states, names, result.shares)
         self._forbidden = settings.zeros
-        occurring = np.isin(np.arange(patterns.n_cells), patterns.cell)
+        occurring = forms.occurring_cells(patterns)
         limits = (patterns.layout, self.n_classes, settings.zeros, self.init, max(len(names), 1))
         self._n_occurring = count_parameters(*limits, occurring=occurring)
         plain = patterns.form == PLAIN
@@ -949,15 +950,16 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 # --- what a fit is given, checked ------------------------------------------------------
 
 
-def _late_start(data: Sequences) -> str:
+def _late_start(data: Sequences, form: Form) -> str:
     """A warning if no patient is observed at the first times, or ""."""
     first = int((data.codes[data.weights > 0] >= 0).any(axis=0).argmax())
     if not first:
         return ""
+    inferred = "inferred from later ones alone" if form == PLAIN else "not known"
     return (
         f"no patient is observed before {data.times[first]}, so the probabilities of the first "
-        "states are inferred from later ones alone; leave out the times before "
-        f"{data.times[first]} to begin with what is observed."
+        f"states are {inferred}; leave out the times before {data.times[first]} to begin with what "
+        "is observed."
     )
 
 

@@ -25,15 +25,18 @@ def need_plain(params: AnyParams, what: str) -> MarkovParams:
     return params
 
 
-def check_reached(patterns: Patterns) -> None:
-    """Refuse bins and periods that no step falls in, and more contexts than steps."""
+def too_fine(patterns: Patterns) -> str:
+    """Why the data are too few for the form, in a sentence, or "".
+
+    No step falls in a bin or period, or there are more contexts than steps.
+    """
     form, s = patterns.form, patterns.n_states
     if form == PLAIN:
-        return
+        return ""
     steps = patterns.weights @ patterns.token_counts[:, : patterns.layout.first_destination]
     n_contexts, total = form.n_periods * form.n_bins * s, float(steps.sum())
     if total < n_contexts:
-        raise InputError(
+        return (
             f"the chains have {n_contexts:,} contexts ({s} states × {form.n_bins} bins of time in "
             f"state × {form.n_periods} periods), more than the {total:,.0f} steps of the patients; "
             "give fewer cut points."
@@ -46,10 +49,17 @@ def check_reached(patterns: Patterns) -> None:
         empty = [label for label, n in zip(labels, reached, strict=True) if n == 0]
         if empty:
             what = "is in a state for" if name == "stays" else "makes a step in"
-            raise InputError(
+            return (
                 f"{name} = {cuts} has cut points that are too late: nobody {what} {empty[0]} "
                 "windows and is seen in the next; give smaller ones."
             )
+    return ""
+
+
+def occurring_cells(patterns: Patterns) -> NDArray[np.bool_]:
+    """The cells (C,) that a patient of positive weight visits."""
+    visits = (patterns.weights > 0).astype(float) @ patterns.token_counts
+    return np.asarray(visits[: patterns.n_cells] > 0)
 
 
 LEFT_OUT = "some steps are left out because windows are missing beside them."

@@ -15,6 +15,7 @@ from scipy.stats import beta
 from font.checks import counted, listed, whole_number
 from font.errors import InputError, ReportWarning
 from mmlca.model.estimator import MixtureMarkov
+from mmlca.model.forms import too_fine
 from mmlca.model.inference import information_criteria
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
 from mmlca.model.search import in_threads
@@ -454,9 +455,13 @@ def _simulate_statistic(
     fit: Callable[[Sequences, int, int], MixtureMarkov],
     rng: np.random.Generator,
 ) -> float:
-    """The statistic of simulated data; 0 where they are too alike for k classes."""
+    """The statistic of simulated data; 0 where they are too alike for k classes.
+
+    Also where, by chance, nobody is in a state for as long as the last bin of time in state.
+    """
     copy = Sequences.from_codes(draw_like(params, data, rng), data.states, weights=data.weights)
-    if k > len(copy.patterns_of(params.form)):
+    patterns = copy.patterns_of(params.form)
+    if k > len(patterns) or too_fine(patterns):
         return 0.0
     seed = int(rng.integers(2**63))
     return float(max(0.0, 2 * (fit(copy, k, seed).loglik_ - fit(copy, k - 1, seed).loglik_)))

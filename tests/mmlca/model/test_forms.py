@@ -507,6 +507,34 @@ def test_more_contexts_than_steps() -> None:
         MixtureMarkov(1, stays=(2,), periods=(2,)).fit(data)
 
 
+def test_the_smallest_data() -> None:
+    with pytest.raises(InputError, match="more than the 0 steps"):
+        MixtureMarkov(1, stays=(2,)).fit(Sequences.from_lists([["A"], ["B"]]))
+    one = Sequences.from_lists([["A"] * 4, ["A"] * 3])
+    model = MixtureMarkov(1, stays=(2,)).fit(one)
+    assert not model.params_.leaving.any()
+    assert model.n_parameters_ == 0
+    assert model.loglik_ == pytest.approx(0)
+
+
+def test_patients_without_weight_do_not_count() -> None:
+    weights = np.ones(1_000)
+    weights[100:] = 0
+    some = MixtureMarkov(1, stays=(2, 4)).fit(DATA[:100])
+    same = MixtureMarkov(1, stays=(2, 4)).fit(DATA, weights=weights)
+    assert same.loglik_ == pytest.approx(some.loglik_)
+    assert same.n_parameters_ == some.n_parameters_
+    np.testing.assert_allclose(same.params_.leaving, some.params_.leaving)
+
+
+@pytest.mark.filterwarnings("ignore:.*are left out because")
+def test_nobody_is_seen_in_the_first_window() -> None:
+    codes = DATA.codes.copy()
+    codes[:, 0] = -1
+    with pytest.warns(UserWarning, match="first states are not known; leave out"):
+        MixtureMarkov(1, stays=(2,)).fit(Sequences.from_codes(codes, DATA.states))
+
+
 def test_what_is_about_plain_chains_says_so() -> None:
     with pytest.raises(InputError, match="plot_transitions draws plain chains alone"):
         mmlca.plot_transitions(MODEL)
