@@ -95,7 +95,8 @@ def state_shares(params: AnyParams, n_times: int, endings: Floats | None = None)
             shares.append(np.einsum("ki,kij->kj", here, params.transition))
         return np.stack(shares, axis=1)
     form = params.form
-    most = form.stays[-1] if form.stays else 1  # windows in a state from which on nothing changes
+    # windows in a state from which on nothing changes
+    most = min(form.stays[-1], n_times) if form.stays else 1
     bins = bins_of(form.stays, np.arange(1, most + 1))
     period = bins_of(form.periods, np.arange(1, n_times + 1))
     here = np.zeros((params.n_classes, most, params.n_states))

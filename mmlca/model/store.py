@@ -119,7 +119,7 @@ class ModelFile(_Strict):
     prior: Annotated[Number, Field(ge=0)]
     groups: Annotated[list[GroupPart], Field(max_length=_MAX_GROUPS)] = []
     covariates: LogitPart | None = None
-    params: ParamsPart | FormParamsPart
+    params: ParamsPart
     n_parameters: Annotated[int, Field(ge=0)]
     loglik: Number
     n_sequences: Annotated[Number, Field(gt=0)]
@@ -128,6 +128,12 @@ class ModelFile(_Strict):
     converged: bool
     n_replicated: Annotated[int, Field(ge=0)]
     n_searches: Annotated[int, Field(ge=0)] | None = None  # absent from older files
+
+
+class FormFile(ModelFile):
+    """The same for chains of a form other than plain, whose parameters name it."""
+
+    params: FormParamsPart  # type: ignore[assignment]
 
 
 _FIELDS = list(ModelFile.model_fields)
@@ -156,32 +162,34 @@ def to_dict(model: MixtureMarkov) -> dict[str, Any]:
 
 def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
     """The model that a file holds; or one sentence that says what is wrong."""
+    params = stored.get("params") if isinstance(stored, Mapping) else None
+    has_form = isinstance(params, Mapping) and "form" in params
     try:
-        content = ModelFile.model_validate(stored)
+        content = (FormFile if has_form else ModelFile).model_validate(stored)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(f"not a model of mmlca: {where}: {first['msg']}.") from None
-    params, form = _params(content.params)
-    if params.n_states != len(content.states):
-        raise InputError(f"the model has {params.n_states} states but names {len(content.states)}.")
+    chains, form = _params(content.params)
+    if chains.n_states != len(content.states):
+        raise InputError(f"the model has {chains.n_states} states but names {len(content.states)}.")
     groups = tuple(part.group for part in content.groups)
     shares = [part.weights for part in content.groups]
     if len(set(groups)) != len(groups):
         raise InputError("the model names a group twice.")
     for group, row in zip(groups, shares, strict=True):
-        if len(row) != params.n_classes or abs(sum(row) - 1) > 1e-4:
+        if len(row) != chains.n_classes or abs(sum(row) - 1) > 1e-4:
             raise InputError(
-                f"the group {group!r} needs {params.n_classes} class proportions with the sum 1; "
+                f"the group {group!r} needs {chains.n_classes} class proportions with the sum 1; "
                 f"found {len(row)} with the sum {sum(row):.6g}."
             )
-    model = kind(params.n_classes, prior=content.prior, **form)
-    model._set_params_(params, tuple(content.states), groups, shares)
+    model = kind(chains.n_classes, prior=content.prior, **form)
+    model._set_params_(chains, tuple(content.states), groups, shares)
     for name in _ATTRIBUTES:
         setattr(model, f"{name}_", getattr(content, name))
     if (part := content.covariates) is not None:
         design = Design.from_dict(part.design.model_dump())
-        shape = len(design.columns), params.n_classes
+        shape = len(design.columns), chains.n_classes
         if len(part.coefficients) != shape[0] or {len(x) for x in part.coefficients} != {shape[1]}:
             raise InputError(
                 f"the model's coefficients must be {shape[0]} rows of {shape[1]} numbers."

@@ -24,6 +24,8 @@ from font.errors import InputError, option_name
 Shared = Literal["destinations"]
 Cuts = Sequence[int] | None
 
+_LATEST = 10_000  # cut point, in windows
+
 
 class Form(NamedTuple):
     """Which parts a chain has; `make_form` checks them.
@@ -100,11 +102,13 @@ def make_form(stays: Cuts = None, periods: Cuts = None, shared: Shared | None = 
 
 def _cuts(name: str, cuts: Any) -> tuple[int, ...]:
     points = () if cuts is None else tuple(np.atleast_1d(np.asarray(cuts)).tolist())
-    whole = all(isinstance(c, int) and not isinstance(c, bool) and c >= 2 for c in points)
+    whole = all(
+        isinstance(c, int) and not isinstance(c, bool) and 2 <= c <= _LATEST for c in points
+    )
     if not whole or any(a >= b for a, b in pairwise(points)):
         raise InputError(
-            f"{option_name(name)} must be increasing whole numbers of at least 2, such as 2,4 for "
-            f"1, 2–3 and 4+ windows; found {cuts!r}."
+            f"{option_name(name)} must be increasing whole numbers from 2 to {_LATEST:,}, such as "
+            f"2,4 for 1, 2–3 and 4+ windows; found {cuts!r}."
         )
     return points
 
