@@ -11,7 +11,7 @@ chain. `Layout` says which cells there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.errors import InputError, option_name
+from mmlca.sequences.checks import MAX_TIMES
 
 Shared = Literal["destinations"]
 Cuts = Sequence[int] | None
-
-_LATEST = 10_000  # cut point, in windows
 
 
 class Form(NamedTuple):
@@ -101,16 +100,14 @@ def make_form(stays: Cuts = None, periods: Cuts = None, shared: Shared | None = 
 
 
 def _cuts(name: str, cuts: Any) -> tuple[int, ...]:
-    points = () if cuts is None else tuple(np.atleast_1d(np.asarray(cuts)).tolist())
-    whole = all(
-        isinstance(c, int) and not isinstance(c, bool) and 2 <= c <= _LATEST for c in points
-    )
+    points = () if cuts is None else tuple(cuts) if isinstance(cuts, Iterable) else (cuts,)
+    whole = all(isinstance(c, int | np.integer) and 2 <= c <= MAX_TIMES for c in points)
     if not whole or any(a >= b for a, b in pairwise(points)):
         raise InputError(
-            f"{option_name(name)} must be increasing whole numbers from 2 to {_LATEST:,}, such as "
+            f"{option_name(name)} must be increasing whole numbers from 2 to {MAX_TIMES:,}, such as "
             f"2,4 for 1, 2–3 and 4+ windows; found {cuts!r}."
         )
-    return points
+    return tuple(int(c) for c in points)
 
 
 def _labels(cuts: tuple[int, ...]) -> list[str]:

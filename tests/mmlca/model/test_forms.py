@@ -484,12 +484,13 @@ def test_cells_that_do_not_occur_are_not_counted() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"stays": (4, 2)}, "stays must be increasing whole numbers from 2 to 10,000, such as 2,4"),
+        ({"stays": (4, 2)}, "stays must be increasing whole numbers from 2 to 32,767, such as 2,4"),
         ({"stays": (1, 2)}, "stays must be increasing"),
         ({"periods": (2.5,)}, "periods must be increasing"),
         ({"stays": "2,4"}, "stays must be increasing"),
         ({"stays": [10**30]}, "stays must be increasing"),
-        ({"stays": [[2, 4]]}, "stays must be increasing"),
+        ({"stays": [[2], [2, 4]]}, "stays must be increasing"),
+        ({"periods": 2.5}, "periods must be increasing"),
         ({"stays": (2,), "shared": "destinations"}, "shared = 'destinations' is about periods"),
         ({"stays": (2,), "periods": (3,), "shared": "leaving"}, "shared must be 'destinations'"),
         ({"stays": (2, 20)}, r"stays = \(2, 20\) .* too late: nobody is in a state for 20\+"),
