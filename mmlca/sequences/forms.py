@@ -104,8 +104,8 @@ def _cuts(name: str, cuts: Any) -> tuple[int, ...]:
     whole = all(isinstance(c, int | np.integer) and 2 <= c <= MAX_TIMES for c in points)
     if not whole or any(a >= b for a, b in pairwise(points)):
         raise InputError(
-            f"{option_name(name)} must be increasing whole numbers from 2 to {MAX_TIMES:,}, such as "
-            f"2,4 for 1, 2–3 and 4+ windows; found {cuts!r}."
+            f"{option_name(name)} must be increasing whole numbers from 2 to {MAX_TIMES:,}, such "
+            f"as 2,4 for 1, 2–3 and 4+ windows; found {cuts!r}."
         )
     return tuple(int(c) for c in points)
 
