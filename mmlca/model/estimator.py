@@ -219,6 +219,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return make_form(self.stays, self.periods, self.shared)
 
     _design = Design((), ())  # of the covariates; without any an intercept alone
+    _finest: Form | None = None  # of the forms that a selection compares on the same steps
 
     # --- fitting ----------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         data = patients.sequences
         counted, unit = count_patients(data)
         form = self.form
-        patterns = counted.patterns_of(form)
+        patterns = counted.patterns_of(form, self._finest)
         if reason := forms.too_fine(patterns):
             raise InputError(reason)
         if patients.groups is not None:
@@ -279,7 +280,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if patients.matrix is not None:
             result, rows = self._fit_coefficients(counted, patients.matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
-            table = data.patterns_of(form)
+            table = data.patterns_of(form, self._finest)
             impossible = np.isneginf(em.e_step(table, result.params).logliks)
             raise InputError(
                 "some patients are impossible under the starting values or the forbidden steps "

@@ -15,7 +15,7 @@ from scipy.stats import beta
 from font.checks import counted, listed, whole_number
 from font.errors import InputError, ReportWarning
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.forms import too_fine
+from mmlca.model.forms import LEFT_OUT, left_out_text, too_fine
 from mmlca.model.inference import information_criteria
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
 from mmlca.model.search import in_threads
@@ -52,8 +52,9 @@ def select_n_classes(
     forms : forms of chains to compare as well, optional
         Each "plain", or a dictionary of `stays`, `periods` and `shared` of `MixtureMarkov`, as in
         ["plain", {"stays": (2, 4)}]. One of all forms and K is chosen. Here the criteria count
-        the parameters of cells that occur in the data, for plain chains too. Sequences without
-        missing windows are needed, since forms leave out different steps around these.
+        the parameters of cells that occur in the data, for plain chains too. If windows are
+        missing, all forms leave out the steps that any of them does, plain chains too, since
+        likelihoods of different steps cannot be compared; a warning counts them.
     criterion : the one that chooses; smaller is better for all of them
     n : what BIC, SABIC, CAIC and ICL count (see `MixtureMarkov.bic`)
     blrt : int
@@ -91,10 +92,9 @@ def select_n_classes(
     if not isinstance(seed, (int, np.integer)):
         seed = int(np.random.default_rng(seed).integers(2**63))
     kept = {name: settings[name] for name in _PASSED_ON if name in settings}
-    if forms is None:
-        tried = [make_form(*(settings.pop(name, None) for name in Form._fields))]
-    else:
-        tried = _read_forms(forms, settings, sites)
+    own = make_form(*(settings.pop(name, None) for name in Form._fields))
+    tried = [own] if forms is None else _read_forms(forms, own)
+    finest = _find_finest(tried, sites)
     ks, parts = list(ks), []
     for form in tried:
         fits, tests = {}, {}
@@ -105,6 +105,7 @@ def select_n_classes(
             if blrt and k > 1:
                 tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept, **parts_of)
             model = MixtureMarkov(k, seed=seed, **parts_of, **settings)
+            model._finest = finest
             fits[site, k] = fit_quietly(model, sites[site])
         table = _criteria_of(fits, n, tests if blrt else None, by_cells=forms is not None)
         parts.append(table if forms is None else table.assign(form=form.title))
@@ -112,12 +113,10 @@ def select_n_classes(
     return table if several else table.drop(columns="site")
 
 
-def _read_forms(
-    forms: Iterable[AnyForm], settings: Mapping[str, Any], sites: Mapping[str, Sequences]
-) -> list[Form]:
-    """The forms to compare, checked; with several, no site may lack a window."""
-    if given := [name for name in Form._fields if settings.get(name)]:
-        raise InputError(f"{given[0]} stands beside forms; give it as one of the forms.")
+def _read_forms(forms: Iterable[AnyForm], own: Form) -> list[Form]:
+    """The forms to compare, checked; `own` is the one that the settings of fits give."""
+    if own != PLAIN:
+        raise InputError("stays and periods stand beside forms; give them as one of the forms.")
     tried = []
     for form in forms:
         if isinstance(form, Mapping):
@@ -132,17 +131,31 @@ def _read_forms(
         tried.append(form)
     if not tried or len(set(tried)) < len(tried):
         raise InputError("forms must name at least one form, and each of them once.")
-    for site, data in sites.items() if len(tried) > 1 else ():
-        left_out = [data.patterns_of(form).left_out for form in tried]
-        if any(n_steps for n_steps, _ in left_out):
-            n_steps, n_patients = max(left_out)
-            raise InputError(
-                f"forms of chains cannot be compared{f' at site {site}' if site else ''}, since "
-                f"they leave out different steps where windows are missing ({n_steps:,} steps of "
-                f"{n_patients:,} patients); fill the missing windows, leave these patients out, or "
-                "compare numbers of classes for one form."
-            )
     return tried
+
+
+def _find_finest(forms: list[Form], sites: Mapping[str, Sequences]) -> Form | None:
+    """The form with the cut points of all, whose steps several forms are compared on.
+
+    None where no window is missing, or for a single form, since all steps count then.
+    """
+    if len(forms) == 1:
+        return None
+    finest = Form(tuple(sorted({cut for form in forms for cut in form.stays})))
+    is_missing = False
+    for site, data in sites.items():
+        if text := left_out_text(data.patterns_of(PLAIN, finest), len(data)):
+            is_missing = True
+            where = f"site {site}: " if site else ""
+            warnings.warn(
+                ReportWarning(
+                    f"{where}{text.split(';')[0]}; so that forms can be compared, all of them "
+                    "leave out these.",
+                    LEFT_OUT,
+                ),
+                stacklevel=3,
+            )
+    return finest if is_missing else None
 
 
 def candidates(
@@ -177,6 +190,8 @@ def fit_quietly(model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
     """Fit without the warnings that a table of models has columns for (replicated, converged)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the best of|EM stopped")
+        if model._finest is not None:  # the comparison has counted them
+            warnings.filterwarnings("ignore", ".* are left out because windows are missing")
         return model.fit(data)
 
 

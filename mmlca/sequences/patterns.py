@@ -209,30 +209,36 @@ def reduce_codes(codes: NDArray[np.int8], n_states: int) -> Patterns:
 
 
 def reduce_steps(
-    codes: NDArray[np.int8], lengths: NDArray[np.int32], n_states: int, form: Form
+    codes: NDArray[np.int8], lengths: NDArray[np.int32], n_states: int, form: Form, finest: Form
 ) -> Patterns:
-    """Distinct patterns of patients for chains of a form other than plain, each with weight 1.
+    """Distinct patterns of patients, without steps whose context is not known, each with weight 1.
 
-    A step is one token if the patient stays, and two if the patient leaves: leaving, and the
-    destination. Steps whose context is not known, because windows are missing, are left out, and
-    so are first states that are missing; `left_out` counts the steps.
+    In plain chains a step is one token; in others it is one if the patient stays, and two if the
+    patient leaves: leaving, and the destination. Steps whose context in chains of the form `finest`
+    is not known, because windows are missing, are left out, and so are first states that are
+    missing; `left_out` counts the steps. `finest` has all cut points of `form`.
     """
     from scipy import sparse
 
     first, number = distinct_rows(codes, lengths)
     rows, layout = codes[first], layout_of(form, n_states)
     n_rows, n_times = rows.shape
-    bins, period, known = step_contexts(rows, form)
+    bins, period, _ = step_contexts(rows, form)
+    known = step_contexts(rows, finest)[2]
     row, t = np.nonzero(known)
     before, after, at = rows[row, t].astype(np.int64), rows[row, t + 1].astype(np.int64), period[t]
     moves = before != after
     begins = np.flatnonzero(rows[:, 0] >= 0) if n_times else np.empty(0, dtype=np.int64)
-    cells = [
-        layout.context_cell(at, bins[row, t], before) + moves,
-        layout.destination_cell(at, before, after)[moves],
-        layout.initial.start + rows[begins, 0],
-    ]
-    place = np.concatenate([row, row[moves], begins])
+    if form == PLAIN:
+        cells, places = [before * n_states + after], [row]
+    else:
+        cells = [
+            layout.context_cell(at, bins[row, t], before) + moves,
+            layout.destination_cell(at, before, after)[moves],
+        ]
+        places = [row, row[moves]]
+    cells.append(layout.initial.start + rows[begins, 0].astype(np.int64))
+    place = np.concatenate([*places, begins])
     ones = np.ones(len(place), dtype=np.uint64)
     shape = (n_rows, layout.n_cells)
     counts = sparse.csr_array((ones, (place, np.concatenate(cells))), shape)

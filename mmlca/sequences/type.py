@@ -123,17 +123,23 @@ class Sequences:
         table = reduce_codes(self.codes, self.n_states)
         return table if (self.weights == 1).all() else table.reweight(self.weights)
 
-    def patterns_of(self, form: Form) -> Patterns:
-        """The distinct patterns for chains of a form, computed once for each form."""
-        if form == PLAIN:
+    def patterns_of(self, form: Form, finest: Form | None = None) -> Patterns:
+        """The distinct patterns for chains of a form, computed once for each form.
+
+        Forms other than plain leave out the steps whose context is not known where windows are
+        missing. With `finest`, a form with further cut points, this one does, too, and leaves out
+        the same steps.
+        """
+        if form == PLAIN and finest is None:
             return self.patterns
-        if form not in self._patterns:
-            table = reduce_steps(self.codes, self.lengths, self.n_states, form)
-            self._patterns[form] = table.reweight(self.weights)
-        return self._patterns[form]
+        key = form, finest or form
+        if key not in self._patterns:
+            table = reduce_steps(self.codes, self.lengths, self.n_states, *key)
+            self._patterns[key] = table.reweight(self.weights)
+        return self._patterns[key]
 
     @cached_property
-    def _patterns(self) -> dict[Form, Patterns]:
+    def _patterns(self) -> dict[tuple[Form, Form], Patterns]:
         return {}
 
     def __len__(self) -> int:
@@ -223,7 +229,7 @@ class Sequences:
         if "patterns" in self.__dict__:
             other.__dict__["patterns"] = self.patterns.reweight(other.weights)
         tables = self._patterns.items()
-        other._patterns.update({form: table.reweight(other.weights) for form, table in tables})
+        other._patterns.update({key: table.reweight(other.weights) for key, table in tables})
         return other
 
     def absorb(self, *states: str) -> Self:

@@ -387,8 +387,28 @@ def test_missing_windows_are_counted_in_a_warning() -> None:
         model = MixtureMarkov(2, seed=1, stays=(2, 4), n_init=4).fit(gaps)
     with pytest.warns(UserWarning, match="are left out because"):
         assert model.predict(gaps).shape == (1_000,)
-    with pytest.raises(InputError, match="leave out different steps where windows are missing"):
-        mmlca.select_n_classes(gaps, [1], forms=["plain", {"stays": (2,)}])
+
+
+def test_forms_are_compared_on_the_same_steps() -> None:
+    codes = DATA.codes[:300].copy()
+    codes[:, 1:][np.random.default_rng(1).random((300, 15)) < 0.05] = -1
+    gaps = Sequences.from_codes(codes, DATA.states)
+    forms: list[Any] = ["plain", {"stays": (2,)}, {"stays": (3,)}, {"periods": (5,)}]
+    with pytest.warns(UserWarning, match="so that forms can be compared, all of them leave out"):
+        table = mmlca.select_n_classes(gaps, [1], forms=forms).set_index("form")
+    finest = Form((2, 3))
+    tables = [gaps.patterns_of(make_form(**({} if f == "plain" else f)), finest) for f in forms]
+    assert len({table.left_out for table in tables}) == 1
+    # the same steps as transitions of one chain, by hand
+    kept = [np.array(t.weights @ t.token_counts) for t in tables]
+    steps = kept[0][:16].reshape(4, 4)
+    rates = steps / steps.sum(axis=1, keepdims=True)
+    first = kept[0][16:]
+    wanted = (steps * np.log(rates)).sum() + (first * np.log(first / first.sum())).sum()
+    assert table.loc["plain", "loglik"] == pytest.approx(wanted, abs=1e-3)
+    for counts, layout in ((kept[1], tables[1].layout), (kept[2], tables[2].layout)):
+        assert counts[: layout.first_destination].sum() == steps.sum()
+    assert table.loc["by time in state (1, 2+)", "loglik"] > wanted
 
 
 def test_diagnostics_of_the_right_form_find_nothing() -> None:
@@ -544,7 +564,7 @@ def test_what_is_about_plain_chains_says_so() -> None:
     plt.close("all")
     with pytest.raises(InputError, match="the chains are by time in state"):
         em.e_step(DATA.patterns, MODEL.params_)
-    with pytest.raises(InputError, match="stays stands beside forms"):
+    with pytest.raises(InputError, match="stays and periods stand beside forms"):
         mmlca.select_n_classes(DATA, [1], forms=["plain"], stays=(2,))
     with pytest.raises(InputError, match="each form must be 'plain' or a dictionary"):
         mmlca.select_n_classes(DATA, [1], forms=["stays"])
