@@ -420,7 +420,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             columns=classes,
         )
         self.initial_ = pd.DataFrame(params.initial, index=classes, columns=columns)
-        self.leaving_ = forms.leaving_table(params, states)
         if isinstance(params, MarkovParams):
             self.transition_ = pd.DataFrame(
                 params.transition.reshape(-1, len(states)),
@@ -550,6 +549,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         return self.params_.class_parameters
+
+    @property
+    def leaving_(self) -> pd.DataFrame:
+        """Probability of leaving each state, by class, time in state (`stay`) and `period`."""
+        check_is_fitted(self)
+        return forms.leaving_table(self.params_, self.states_)
 
     # --- what the classes are ---------------------------------------------------------
 
