@@ -350,6 +350,7 @@ def _annotation(kind: type[Settings], name: str, field: FieldInfo) -> Any:
         (choices,) = kinds
         return Annotated[(choices | None, typer.Option(option, **more))]
     if kinds == {tuple[int, ...]}:
+        more["help"] = field.description  # which has an example of several numbers
         return Annotated[(str | None, typer.Option(option, metavar="N,N,…", **more))]
     if any(typing.get_origin(kind) in (tuple, dict) for kind in kinds):
         metavar = "[DRUG=]DAYS" if int in kinds else None
