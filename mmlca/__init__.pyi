@@ -10,6 +10,7 @@ from .figures.distribution import plot_state_distribution as plot_state_distribu
 from .figures.distribution import plot_time_in_state as plot_time_in_state
 from .figures.forest import plot_effects as plot_effects
 from .figures.forest import plot_intervals as plot_intervals
+from .figures.leaving import plot_leaving as plot_leaving
 from .figures.models import plot_residuals as plot_residuals
 from .figures.models import plot_selection as plot_selection
 from .figures.models import plot_stays as plot_stays

@@ -18,6 +18,7 @@ from mmlca.cli.options import (
     DrugMap,
     DrugNames,
     FileColumn,
+    FormOptions,
     ModelOptions,
     NJobs,
     Out,
@@ -41,7 +42,7 @@ from mmlca.cli.options import (
     write_table,
     wrote,
 )
-from mmlca.model.settings import ClassSettings
+from mmlca.model.settings import ClassSettings, FormSettings
 from mmlca.study.settings import Privacy
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def fit(
     out: Out = Path("fit"),
     seed: Seed = 1,
     fitting: ModelOptions,
+    chains: FormOptions,
     covariates: Annotated[
         Path | None,
         typer.Option(
@@ -106,9 +108,13 @@ def fit(
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
+    from mmlca.model.inference import count_parameters
     from mmlca.sequences.files import read_table
+    from mmlca.sequences.forms import layout_of
 
+    form = change(FormSettings(), chains).model_dump()
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
+    names += ["leaving.csv"] if any(form.values()) else []
     names += ["intervals.csv"] if se else []
     names += ["bootstrap.csv", "stability.csv"] if bootstrap else []
     names += [] if covariates is None else ["coefficients.csv", "terms.csv"]
@@ -125,8 +131,9 @@ def fit(
         n_jobs=n_jobs,
         missing=missing,
         **fitting,
+        **form,
     )
-    n_parameters = classes * (data.n_states**2) - 1
+    n_parameters = count_parameters(layout_of(model.form, data.n_states), classes)
     if n_parameters > len(data) and classes <= data.n_distinct:
         note(
             quiet,
@@ -148,6 +155,8 @@ def fit(
     write_table(summary.reset_index(), files["summary.csv"])
     write_table(model.posterior_, files["patients.csv"], private=True)
     write_table(model.starts_, files["starts.csv"])
+    if "leaving.csv" in files:
+        write_table(model.leaving_, files["leaving.csv"])
     for name, result in results.items():
         write_table(result, files[name])
     written = _write_courses(model, data, sequences.stem, min_count, files)
@@ -247,15 +256,17 @@ def select(
     out: Out = Path("selection"),
     seed: Seed = 1,
     fitting: ModelOptions,
+    chains: FormOptions,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Choose the number of classes.
+    """Choose the number of classes, and with --stays or --periods the form of the chains.
 
-    Fits each number at each site and compares; several sites vote. What it writes is exact and
-    stays inside the hospital.
+    Fits each number at each site and compares; several sites vote. With --stays or --periods,
+    chains that depend on them are compared with plain ones. What it writes is exact and stays
+    inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -273,18 +284,20 @@ def select(
         name: read_sequences(path, columns, states)
         for name, path in zip(names, sequences, strict=True)
     }
-    fits = iter(range(len(ks) * len(data)))
+    form = change(FormSettings(), chains).model_dump()
+    forms: list[Any] | None = ["plain", form] if any(form.values()) else None
+    n_fits = len(ks) * len(data) * len(forms or [form])
+    fits = iter(range(n_fits))
     with working("Fitting", quiet=quiet) as show:
         table = select_n_classes(
             data if len(data) > 1 else data[names[0]],
             ks,
             seed,
+            forms=forms,
             criterion=rules.criterion,
             n=rules.count,
             blrt=simulations if blrt else 0,
-            progress=lambda site, k: show(
-                f"{site or names[0]}, K = {k}", next(fits) / len(ks) / len(data)
-            ),
+            progress=lambda site, k: show(f"{site or names[0]}, K = {k}", next(fits) / n_fits),
             n_jobs=n_jobs,
             **fitting,
         )

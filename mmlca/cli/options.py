@@ -26,7 +26,7 @@ from typer import Argument, Option
 from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from font.settings import Settings, about
-from mmlca.model.settings import ClassSettings, ModelSettings
+from mmlca.model.settings import ClassSettings, FormSettings, ModelSettings
 from mmlca.study.settings import WRONG_SOURCE, Place, Privacy, Site, Study
 
 if TYPE_CHECKING:
@@ -235,6 +235,7 @@ DatabaseOptions = Annotated[
     Group(Place, {"omop", "warehouse", *WRONG_SOURCE["files"]} - {"condition"}),
 ]
 ModelOptions = Annotated[dict[str, Any], Group(ModelSettings)]
+FormOptions = Annotated[dict[str, Any], Group(FormSettings)]
 StudyModelOptions = Annotated[dict[str, Any], Group(ModelSettings, otherwise=STUDY_FILE)]
 CriterionOptions = Annotated[dict[str, Any], Group(ClassSettings, ("criterion", "count"))]
 SiteReading = Annotated[
@@ -322,6 +323,8 @@ def _annotation(group: Group, name: str, field: FieldInfo) -> Any:
         more["help"] += f" Example: {shown}"
     if group.per_site:
         kind, more["metavar"] = list[str], "[SITE=]TEXT"
+    elif kinds == {tuple[int, ...]}:
+        kind, more["metavar"], more["help"] = str, "N,N,…", field.description
     elif any(typing.get_origin(kind) in (tuple, dict) for kind in kinds):
         kind, more["metavar"] = list[str], "[DRUG=]DAYS" if int in kinds else None
         more["help"] += "; repeat it for others."

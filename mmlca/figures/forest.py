@@ -38,12 +38,20 @@ _LABELS = {
     "weight": "Share of patients",
     "initial": "Probability of the first state",
     "transition": "Probability of the next state",
+    "leave": "Probability of leaving the state",
+    "destination": "Probability of the next state of those who leave",
     "time in state": "Windows in the state",
     "coefficient": "Log-odds ratio against class 1",
 }
 _FIXED, _RANDOM = "all sites, fixed", "all sites, random"
-_SHARES = ("weight", "initial", "transition")
-_ROWS = {"initial": "state", "transition": "from → to", "time in state": "state"}
+_SHARES = ("weight", "initial", "transition", "leave", "destination")
+_ROWS = {
+    "initial": "state",
+    "transition": "from → to",
+    "leave": "state, windows in it, windows since the start",
+    "destination": "from → to",
+    "time in state": "state",
+}
 _SITES = MARKERS.replace("D", "")  # the diamond is all sites together
 _MOST_IN_A_ROW = 4
 _NEEDED = ["class", "term", "estimate", "low", "high"]
@@ -67,7 +75,8 @@ def plot_intervals(
         From `MixtureMarkov.standard_errors`, `MixtureMarkov.coefficient_table` or
         `bootstrap(…).intervals`.
     parameter : "weight", "initial", "transition", "time in state" or "coefficient", optional
-        Which of the table's parameters; needed where it has several.
+        Which of the table's parameters; needed where it has several. With `stays` or `periods`
+        "leave" and "destination" replace "transition".
     classes : numbers from 1, optional
         Only these classes.
     ax : Axes, optional
@@ -141,7 +150,10 @@ def _row_name(row: pd.Series) -> str:
     if "term" in row.index:
         return f"{row['class']}: {row['term']}"
     parts = [str(row[name]) for name in ("from", "to") if name in row.index and row[name] != ""]
-    return f"{row['class']}: {' → '.join(parts)}" if parts else named(row["class"], "Class")
+    if not parts:
+        return named(row["class"], "Class")
+    when = [row[name] for name in ("stay", "period") if name in row.index and row[name] != ""]
+    return f"{row['class']}: {', '.join([' → '.join(parts), *when])}"
 
 
 def plot_effects(effects: pd.DataFrame, pooled: pd.DataFrame | None = None) -> Figure:

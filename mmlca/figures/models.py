@@ -28,17 +28,18 @@ from mmlca.figures.canvas import (
 )
 from mmlca.figures.colours import INK, MISSING, group_colour, state_colours, text_colour
 from mmlca.figures.transitions import colour_bar
+from mmlca.model.forms import state_shares
 from mmlca.model.settings import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.diagnostics import Diagnostics, expected_states
+from mmlca.tables.diagnostics import Diagnostics
 from mmlca.tables.disclosure import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from mmlca.model.params import MarkovParams
+    from mmlca.model.params import AnyParams
 
 
 def plot_selection(
@@ -49,6 +50,8 @@ def plot_selection(
     chosen: str | None = None,
 ) -> Axes:
     """The criterion against the number of classes: one line per site, its choice filled.
+
+    Where forms of chains are compared there is one line for each form.
 
     The difference from the best is shown, since sites differ in size; above 10 the scale is
     logarithmic, so that the minimum can be read beside the large values of too few classes.
@@ -73,12 +76,14 @@ def plot_selection(
         raise InputError("there is nothing to draw: the table has no rows; choose some of them.")
     ax = new_axes(ax, height=2.8)
     several = "site" in table.columns
-    groups = table.groupby("site", sort=False) if several else [("", table)]
+    by = [name for name in ("site", "form") if name in table.columns]
+    groups = table.groupby(by, sort=False) if by else [((), table)]
     choices: list[int] = []
     largest = 0.0
-    for i, (site, rows) in enumerate(groups):
+    for i, (keys, rows) in enumerate(groups):
         colour = group_colour(i)
-        value = rows[criterion] - rows[criterion].min()
+        compared = table[table["site"] == keys[0]] if several else table
+        value = rows[criterion] - compared[criterion].min()
         marker = MARKERS[i % len(MARKERS)]
         ax.plot(
             rows["classes"],
@@ -88,11 +93,14 @@ def plot_selection(
             markerfacecolor="white",
             linewidth=1.2,
             markersize=5,
-            label=str(site) if several else None,
+            label=": ".join(map(str, keys)) if by else None,
         )
-        best = value.idxmin() if chosen is None else rows[chosen].astype(bool).idxmax()
-        ax.plot(rows["classes"][best], value[best], marker=marker, color=colour, markersize=6)
-        choices.append(int(rows["classes"][best]))
+        best = compared[criterion].idxmin()
+        if chosen is not None:
+            best = compared[chosen].astype(bool).idxmax()
+        if best in rows.index:
+            ax.plot(rows["classes"][best], value[best], marker=marker, color=colour, markersize=6)
+            choices.append(int(rows["classes"][best]))
         largest = max(largest, float(value.max()))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = criterion.upper()
@@ -115,16 +123,17 @@ def plot_selection(
     ax.set_xlabel("Number of classes (top: chosen)", fontsize=TEXT)
     ax.set_ylabel(f"{name} above the smallest{' of each' if several else ''}", fontsize=TEXT)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    if several:
+    if by:
+        kinds += ["chains"] if "form" in by else []
         ax.legend(
             frameon=False, fontsize=SMALL, title=" or ".join(kinds).capitalize(),
-            title_fontsize=SMALL, ncols=1 + len(choices) // 6,
+            title_fontsize=SMALL, ncols=1 + (i + 1) // 6,
         )  # fmt: skip
     return ax
 
 
 def plot_alternatives(
-    models: Mapping[int, MarkovParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
+    models: Mapping[int, AnyParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
 ) -> Figure:
     """The courses that models with different numbers of classes expect.
 
@@ -143,7 +152,7 @@ def plot_alternatives(
     ax = figure.subplots()
     levels = (np.arange(100) + 0.5) / 100
     for row, (n_classes, params) in enumerate(sorted(models.items())):
-        shares = expected_states(params, np.zeros((n_times, len(states))))
+        shares = state_shares(params, n_times)
         order = np.argsort(-np.asarray(params.weights), kind="stable")
         for column, k in enumerate(order):
             below = np.cumsum(shares[k], axis=1)[:, :-1]

@@ -31,6 +31,7 @@ from mmlca.figures.canvas import (
     title_lines,
 )
 from mmlca.figures.colours import INK, MISSING, text_colour
+from mmlca.model.forms import need_plain
 from mmlca.sequences.checks import need_columns
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import transition_counts
@@ -248,7 +249,8 @@ def _plot_model(model: MixtureMarkov, errors: pd.DataFrame | None) -> Figure:
             f"plot_transitions draws Sequences or a fitted model, found {type(model).__name__}"
             f"{advice}."
         )
-    params, states = model.params_, list(model.states_)
+    params = need_plain(model.params_, "plot_transitions draws plain chains alone")
+    states = list(model.states_)
     value = np.concatenate([params.initial[:, None], params.transition], axis=1)
     shares, limits = np.asarray(params.weights), None
     if errors is not None:

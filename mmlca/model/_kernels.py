@@ -14,17 +14,18 @@ from mmlca.sequences._compiled import entry, inner
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32] | NDArray[np.int64]
 
-# A chain with S states has S + 1 rows of probabilities: row i < S are the transitions from
-# state i, row S is the initial distribution; together C = S·(S + 1) cells. Classes come in
+# A chain has C cells: row r of its probabilities are those from bounds[r] to bounds[r + 1]. A plain
+# chain with S states has S + 1 rows of S: row i < S are the transitions from state i, row S is the
+# initial distribution; only plain chains have gaps (`mmlca.sequences.forms`). Classes come in
 # lanes of four, so that the processor treats four at a time: `chance` (L, C + G + H, 4) holds, for
 # class 4l + m in [l, :, m], its cells, below them the probability of each of G gaps, and from row
 # `first` = C + G on its share of each of H groups of patients (one where there are no groups).
 # Lanes that stand for no class have share 0. What is `expected` has the same layout: visits of
 # cells and gaps, and members. `table` is the tuple (n_states, indptr, tokens, cell, times, gaps,
-# weights, starts) of a pattern table, in which the patterns of group h are those from starts[h] to
-# starts[h + 1]. `scratch` are arrays to work in: powers (L, V, 4) of the V tokens, their visits
-# (V + 1, 4), joint probabilities (L, B, 4) of a block of at most B = BLOCK patterns, and rows of
-# states (5, S + 1, S).
+# weights, starts, bounds) of a pattern table, in which the patterns of group h are those from
+# starts[h] to starts[h + 1]. `scratch` are arrays to work in: powers (L, V, 4) of the V tokens,
+# their visits (V + 1, 4), joint probabilities (L, B, 4) of a block of at most B = BLOCK patterns,
+# and rows of states (5, S + 1, S).
 
 BLOCK = 2048
 _ONE = np.uint64(1)
@@ -280,13 +281,13 @@ def _e_step(
     a product of chances nearly underflows it is computed again with logarithms. Sums run in
     blocks, so that rounding errors do not grow with the number of patterns.
     """
-    n_states, indptr, tokens, cell, times, gaps, weights, starts = table
+    n_states, indptr, tokens, cell, times, gaps, weights, starts, bounds = table
     powers, visits, joint, rows = scratch
     powered = (cell, times)
     n_lanes = len(chance)
     n_tokens = len(cell)
     keep = len(logs) > 0
-    first = n_states * (n_states + 1) + len(gaps)
+    first = bounds[-1] + len(gaps)
     _gap_chances(n_states, gaps, chance, rows)
     for g in range(n_lanes):
         _raise_powers(cell, times, chance[g], powers[g])
@@ -350,14 +351,14 @@ def _e_step(
 
 
 @inner
-def _m_step(n_states: int, first: int, expected: Floats, prior: Floats, chance: Floats) -> None:
+def _m_step(bounds: Ints, first: int, expected: Floats, prior: Floats, chance: Floats) -> None:
     """New parameters from what is expected.
 
     `prior` (L, C + 1, 4) holds pseudo-counts of the cells and, last, of the classes; −1 marks a
     cell that must stay zero, or a lane without a class. A row that is never visited becomes even
     over its other cells.
     """
-    last = n_states * (n_states + 1)
+    last = bounds[-1]
     for h in range(first, chance.shape[1]):
         total = 0.0
         for g in range(len(chance)):
@@ -374,17 +375,17 @@ def _m_step(n_states: int, first: int, expected: Floats, prior: Floats, chance: 
         for m in range(4):
             if prior[g, last, m] < 0.0:
                 continue
-            for i in range(n_states + 1):
+            for i in range(len(bounds) - 1):
                 row_total = 0.0
                 n_open = 0
-                for c in range(i * n_states, (i + 1) * n_states):
+                for c in range(bounds[i], bounds[i + 1]):
                     chance[g, c, m] = 0.0
                     if prior[g, c, m] >= 0.0:
                         visits = expected[g, c, m] + prior[g, c, m]
                         chance[g, c, m] = visits
                         row_total += visits
                         n_open += 1
-                for c in range(i * n_states, (i + 1) * n_states):
+                for c in range(bounds[i], bounds[i + 1]):
                     if row_total > 0.0:
                         chance[g, c, m] /= row_total
                     elif prior[g, c, m] >= 0.0:
@@ -440,10 +441,10 @@ def em(
     passed the same test. While only the cells that grow stand against it, the extrapolation
     raises them (`_lift`).
     """
-    n_states, gaps = table[0], table[5]
+    gaps, bounds = table[5], table[8]
     max_iter, tol, accelerate, n_confirm = limits
     posterior, logs = classes
-    first = n_states * (n_states + 1) + len(gaps)
+    first = bounds[-1] + len(gaps)
     chance = chances[3]
     expected = visits[0]
     n_done = -1
@@ -470,7 +471,7 @@ def em(
                 noise = 1e-14 * abs(value)
                 # the gains to come, gain · ratio / (1 − ratio) with ratio = gain / gain_before
                 small = gain <= noise or (gain < tol and gain * gain < tol * (gain_before - gain))
-                grows = small and _grows(n_states, prior, chances[n_plain - 1], chance)
+                grows = small and _grows(bounds[-1], prior, chances[n_plain - 1], chance)
                 n_passed = n_passed + 1 if tol > 0.0 and small and not grows else 0
                 if n_passed > n_confirm:
                     return n_done, True
@@ -481,9 +482,9 @@ def em(
                 _copy(chance, chances[2])
                 _copy(expected, visits[1])
                 if grows:
-                    _lift(n_states, prior, expected, chances[1], chance)
+                    _lift(bounds, prior, expected, chances[1], chance)
                 else:
-                    _extrapolate(n_states, first, chances)
+                    _extrapolate(bounds, first, chances)
                 leapt = True
                 continue
         if n_plain == 2:
@@ -491,18 +492,18 @@ def em(
         leapt = False
         _copy(chance, chances[n_plain])
         n_plain += 1
-        _m_step(n_states, first, expected, prior, chance)
+        _m_step(bounds, first, expected, prior, chance)
 
 
 @inner
-def _grows(n_states: int, prior: Floats, before: Floats, after: Floats) -> bool:
+def _grows(n_cells: int, prior: Floats, before: Floats, after: Floats) -> bool:
     """Whether an update raised any probability by more than a small part of itself.
 
     At a maximum no cell grows: those above zero stay, those at zero shrink. A tiny cell that
     grows is a plateau: it takes long to matter, and then the log-likelihood rises.
     """
     for g in range(len(before)):
-        for c in range(n_states * (n_states + 1)):
+        for c in range(n_cells):
             for m in range(4):
                 if prior[g, c, m] >= 0.0 and after[g, c, m] > _GROWTH * before[g, c, m]:
                     return True
@@ -510,7 +511,7 @@ def _grows(n_states: int, prior: Floats, before: Floats, after: Floats) -> bool:
 
 
 @inner
-def _lift(n_states: int, prior: Floats, expected: Floats, before: Floats, after: Floats) -> None:
+def _lift(bounds: Ints, prior: Floats, expected: Floats, before: Floats, after: Floats) -> None:
     """Off a plateau: raise the cells that grow, and normalise their rows.
 
     A cell that one patient needs and that grows by the factor r, in a row of n visits, has its
@@ -518,12 +519,12 @@ def _lift(n_states: int, prior: Floats, expected: Floats, before: Floats, after:
     """
     for g in range(len(before)):
         for m in range(4):
-            for i in range(n_states + 1):
+            for i in range(len(bounds) - 1):
                 visits = 0.0
                 total = 0.0
-                for c in range(i * n_states, (i + 1) * n_states):
+                for c in range(bounds[i], bounds[i + 1]):
                     visits += expected[g, c, m]
-                for c in range(i * n_states, (i + 1) * n_states):
+                for c in range(bounds[i], bounds[i + 1]):
                     now = after[g, c, m]
                     then = before[g, c, m]
                     if prior[g, c, m] >= 0.0 and now > _GROWTH * then:
@@ -531,12 +532,14 @@ def _lift(n_states: int, prior: Floats, expected: Floats, before: Floats, after:
                         now = safe if safe > now else now
                         after[g, c, m] = now
                     total += now
-                for c in range(i * n_states, (i + 1) * n_states):
+                if total == 0.0:  # all of its cells are forbidden
+                    continue
+                for c in range(bounds[i], bounds[i + 1]):
                     after[g, c, m] /= total
 
 
 @inner
-def _extrapolate(n_states: int, first: int, chances: Floats) -> None:
+def _extrapolate(bounds: Ints, first: int, chances: Floats) -> None:
     """The squared step from three successive parameter sets, chances[0] to chances[2].
 
     θ₀ − 2αr + α²v with r = θ₁ − θ₀, v = θ₂ − 2θ₁ + θ₀ and α = −‖r‖ / ‖v‖, made positive and
@@ -548,7 +551,7 @@ def _extrapolate(n_states: int, first: int, chances: Floats) -> None:
         for m in range(4):
             for k in range(2):  # first the shares, then the cells
                 begin = first if k == 0 else 0
-                end = chances.shape[2] if k == 0 else n_states * (n_states + 1)
+                end = chances.shape[2] if k == 0 else bounds[-1]
                 for c in range(begin, end):
                     zero = chances[0, g, c, m]
                     one = chances[1, g, c, m]
@@ -558,11 +561,13 @@ def _extrapolate(n_states: int, first: int, chances: Floats) -> None:
     step = -np.sqrt(r / v) if v > 0.0 and r > v else -1.0
     for g in range(chances.shape[1]):
         for m in range(4):
-            for i in range(n_states + 1):
+            for i in range(len(bounds) - 1):
                 total = 0.0
-                for c in range(i * n_states, (i + 1) * n_states):
+                for c in range(bounds[i], bounds[i + 1]):
                     total += _leap(chances, g, c, m, step)
-                for c in range(i * n_states, (i + 1) * n_states):
+                if total == 0.0:  # all of its cells are forbidden
+                    continue
+                for c in range(bounds[i], bounds[i + 1]):
                     chances[3, g, c, m] /= total
     for h in range(first, chances.shape[2]):
         total = 0.0

@@ -26,11 +26,20 @@ from scipy.linalg import qr
 from scipy.special import log_softmax, logsumexp
 
 from font.errors import InputError, option
-from font.probabilities import log_prior, probabilities
-from mmlca.model.em import RunEnd, Settings, Visits, cells_of, params_of, rows_of, sum_by_pattern
-from mmlca.model.params import Floats, MarkovParams
+from font.probabilities import log_prior
+from mmlca.model.em import (
+    RunEnd,
+    Settings,
+    Visits,
+    cells_of,
+    params_of,
+    row_probabilities,
+    sum_by_pattern,
+)
+from mmlca.model.params import AnyParams, Floats
 from mmlca.model.search import Fit, reassigned, start_row
 from mmlca.sequences.checks import some
+from mmlca.sequences.forms import Layout
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
@@ -498,12 +507,9 @@ class Mixture:
         """New cells and coefficients."""
         visits = self.rows.visits
         expected = visits.expected(cells, self.rows.by_pattern(posterior))
-        counts, prior, allowed = (
-            rows_of(table, visits.n_states) for table in (expected, self.prior, self.open)
-        )
-        new = probabilities(counts, prior, allowed)
+        new = row_probabilities(expected, visits.layout, self.prior, self.open)
         members = posterior * self.rows.weights[:, None]
-        return new.reshape(cells.shape), fit_logit(self.rows.design, members, coefficients)
+        return new, fit_logit(self.rows.design, members, coefficients)
 
     def run(
         self, cells: Floats, coefficients: Floats, max_iter: int, tol: float, accelerate: bool
@@ -533,7 +539,7 @@ class Mixture:
                 converged = True
                 break
             if accelerate and len(history) == 3 and len(path) <= max_iter and not n_passed:
-                leap = _extrapolate(history, self.rows.visits.n_states)
+                leap = _extrapolate(history, self.rows.visits.layout)
                 ahead = self.e_step(*leap)
                 if ahead.value >= step.value:
                     here, step, gain_before = leap, ahead, np.inf
@@ -593,7 +599,7 @@ def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:
     return information.reshape(k * p, k * p)
 
 
-def _extrapolate(history: list[tuple[Floats, Floats]], n_states: int) -> tuple[Floats, Floats]:
+def _extrapolate(history: list[tuple[Floats, Floats]], layout: Layout) -> tuple[Floats, Floats]:
     """The squared step from three successive points, cells made positive and normalised."""
     first = [one - zero for zero, one in zip(history[0], history[1], strict=True)]
     second = [
@@ -606,9 +612,9 @@ def _extrapolate(history: list[tuple[Floats, Floats]], n_states: int) -> tuple[F
         zero - 2 * step * r + step * step * v
         for zero, r, v in zip(history[0], first, second, strict=True)
     )
-    rows = rows_of(np.maximum(cells, 0.01 * history[2][0]), n_states)
-    sums = rows.sum(axis=-1, keepdims=True)
-    return np.divide(rows, sums, out=rows, where=sums > 0).reshape(cells.shape), coefficients
+    cells = np.maximum(cells, 0.01 * history[2][0])
+    sums = layout.sums(cells)[:, layout.row]
+    return np.divide(cells, sums, out=cells, where=sums > 0), coefficients
 
 
 # --- a fit: where to begin ---------------------------------------------------------------
@@ -616,7 +622,7 @@ def _extrapolate(history: list[tuple[Floats, Floats]], n_states: int) -> tuple[F
 
 def fit_membership(
     rows: Rows,
-    first: MarkovParams,
+    first: AnyParams,
     settings: Settings,
     zeros: NDArray[np.bool_],
     n_kicks: int,
@@ -663,13 +669,14 @@ def _finish(rows: Rows, ends: list[MembershipRun], record: pd.DataFrame) -> tupl
     average = rows.weights @ shares / rows.weights.sum()
     order = np.argsort(-average, kind="stable")
     expected = rows.visits.expected(best.cells, rows.by_pattern(best.posterior))[order]
+    layout = rows.visits.layout
     fit = Fit(
-        params_of(best.cells[order], average[order]),
+        params_of(best.cells[order], average[order], layout),
         average[order][None],
         best.path,
         best.converged,
         best.posterior[:, order],
-        rows_of(expected, rows.visits.n_states).sum(axis=-1)[:, :-1] < 1e-6,
+        layout.sums(expected) < 1e-6,
         record,
         n_there,
         len(ends),

@@ -1,10 +1,11 @@
 """One EM run on a pattern table, the E-step, and what is expected pattern by pattern.
 
-A class is a row of C = S·(S + 1) cells: its transition probabilities row by row, then its initial
-distribution (as in `mmlca.sequences.patterns.Patterns`). Functions of this module alone know that
-order. `run_em` prepares the arrays for `_kernels.em`, which has the loop over E-step, M-step and
-extrapolation; `mmlca.model.search` decides where runs begin. The kernels sum over patterns as they
-go; `Visits` gives the same numbers for each pattern, which standard errors and covariates need.
+A class is a row of C cells: in a plain chain its transition probabilities row by row, then its
+initial distribution (as in `mmlca.sequences.patterns.Patterns`; `mmlca.sequences.forms.Layout` has
+those of other forms). `run_em` prepares the arrays for `_kernels.em`, which has the loop over
+E-step, M-step and extrapolation; `mmlca.model.search` decides where runs begin. The kernels sum
+over patterns as they go; `Visits` gives the same numbers for each pattern, which standard errors
+and covariates need.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from font.probabilities import probabilities
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.params import AnyParams, Floats, FormParams, MarkovParams
+from mmlca.sequences.forms import PLAIN, Layout, layout_of
 from mmlca.sequences.patterns import Patterns
 
 _TINY = 1e-200  # chances of gaps below this count as none: nothing can be divided by them
@@ -112,9 +115,9 @@ def run_em(
     """EM from cells (K, C) and shares (K,) or (H, K); cells in `zeros` (K, C) stay zero."""
     n_classes, n_cells = cells.shape
     if settings.zeros.any():
-        table = rows_of(np.where(settings.zeros, 0, cells), patterns.n_states)
-        sums = table.sum(axis=-1, keepdims=True)
-        cells = np.divide(table, sums, out=table, where=sums > 0).reshape(cells.shape)
+        layout, cells = patterns.layout, np.where(settings.zeros, 0, cells)
+        sums = layout.sums(cells)[:, layout.row]
+        cells = np.divide(cells, sums, out=cells, where=sums > 0)
     forbidden = np.broadcast_to(settings.zeros, cells.shape)
     unit = _unit(patterns)
     prior = np.full((n_classes, n_cells + 1), settings.prior / unit)
@@ -136,11 +139,17 @@ def run_em(
     )
 
 
-def e_step(patterns: Patterns, params: MarkovParams, shares: Floats | None = None) -> EStep:
+def e_step(patterns: Patterns, params: AnyParams, shares: Floats | None = None) -> EStep:
     """Likelihoods, class probabilities and expected visits of patterns, given the parameters.
 
     `shares` (H, K) are proportions by group, instead of the parameters' own.
     """
+    if params.form != patterns.form:
+        raise InputError(
+            f"the chains are {params.form.title}, and the patterns those of {patterns.form.title} "
+            "chains; use sequences.patterns_of(model.form), or fit the model without stays and "
+            "periods."
+        )
     n_classes, n_cells = params.n_classes, patterns.n_cells
     proportions = params.weights if shares is None else shares
     chances = _kernel_arrays(patterns, cells_of(params), proportions)
@@ -159,25 +168,55 @@ def group_sizes(patterns: Patterns) -> Floats:
     return np.diff(ends[patterns.starts])
 
 
-def cells_of(params: MarkovParams) -> Floats:
+def cells_of(params: AnyParams) -> Floats:
     """The classes' probabilities as rows of cells, (K, C)."""
-    return np.hstack([params.transition.reshape(params.n_classes, -1), params.initial])
+    if isinstance(params, MarkovParams):
+        return np.hstack([params.transition.reshape(params.n_classes, -1), params.initial])
+    leaving = np.stack([1 - params.leaving, params.leaving], axis=-1)
+    parts = (leaving, params.destination, params.initial)
+    return np.hstack([part.reshape(params.n_classes, -1) for part in parts])
 
 
-def params_of(cells: Floats, shares: Floats) -> MarkovParams:
-    """Parameters from cells (K, C) and shares (K,), the inverse of `cells_of`."""
-    return MarkovParams(shares, *split_cells(cells))
+@overload
+def params_of(cells: Floats, shares: Floats) -> MarkovParams: ...
+@overload
+def params_of(cells: Floats, shares: Floats, layout: Layout) -> AnyParams: ...
+def params_of(cells: Floats, shares: Floats, layout: Layout | None = None) -> AnyParams:
+    """Parameters from cells (K, C) and shares (K,), the inverse of `cells_of`.
 
-
-def split_cells(cells: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Of what there is for each cell (K, C): first states (K, S), and steps (K, S, S)."""
-    rows = rows_of(cells, isqrt(cells.shape[1]))  # C = S·(S + 1)
-    return rows[:, -1], rows[:, :-1]
+    `MarkovParams` for plain chains, which is the default layout, else `FormParams`.
+    """
+    if layout is None or layout.is_plain:
+        rows = rows_of(cells, isqrt(cells.shape[1]))  # C = S·(S + 1)
+        return MarkovParams(shares, rows[:, -1], rows[:, :-1])
+    k, s, form = len(cells), layout.n_states, layout.form
+    begin, end = layout.first_destination, layout.initial.start
+    return FormParams(
+        form,
+        shares,
+        cells[:, end:],
+        cells[:, 1:begin:2].reshape(k, form.n_periods, form.n_bins, s),
+        cells[:, begin:end].reshape(k, form.n_destinations, s, s),
+    )
 
 
 def rows_of(cells: NDArray[Any], n_states: int) -> NDArray[Any]:
-    """Cells (…, C) as rows of states (…, S + 1, S); the last row is the beginning."""
+    """Cells (…, C) of plain chains as rows (…, S + 1, S); the last row is the beginning."""
     return cells.reshape(*cells.shape[:-1], -1, n_states)
+
+
+def row_probabilities(
+    counts: Floats, layout: Layout, prior: Any = 0.0, allowed: Any = None
+) -> Floats:
+    """Counts of cells (…, C) as probabilities; see `font.probabilities.probabilities`."""
+    if not layout.is_plain:
+        return probabilities(counts, prior, allowed, np.diff(layout.bounds))
+    counts, prior, allowed = (
+        rows_of(part, layout.n_states) if isinstance(part, np.ndarray) else part
+        for part in (counts, prior, allowed)
+    )
+    rows = probabilities(counts, prior, allowed)
+    return rows.reshape(*rows.shape[:-2], -1)
 
 
 # --- pattern by pattern ------------------------------------------------------------------
@@ -201,7 +240,7 @@ class Visits:
 
     def __init__(self, patterns: Patterns) -> None:
         self.patterns = patterns
-        self.n_states = patterns.n_states
+        self.n_states, self.layout = patterns.n_states, patterns.layout
         self.n_cells = patterns.n_cells
         self.gaps = Gaps(patterns.gaps)
         self._all = patterns.token_counts
@@ -295,28 +334,36 @@ def sum_by_pattern(pattern: NDArray[Any], members: Floats, n_patterns: int) -> F
     return np.array(sums, dtype=float).T
 
 
-def sums_by_class(patterns: Patterns, membership: Floats, params: MarkovParams) -> Floats:
+def sums_by_class(patterns: Patterns, membership: Floats, params: AnyParams) -> Floats:
     """The table (K, 1 + S + S²) for patterns' memberships (U, K), weights already included.
+
+    Patients, first states and steps of each class; of other forms than the plain chain first states
+    and then all other cells in their order, (K, 1 + C).
 
     Steps inside gaps of missing times count where class k of `params` expects them; if `params`
     has one class, its chain is used for all.
     """
     n_classes = membership.shape[1]
     cells = np.broadcast_to(cells_of(params), (n_classes, patterns.n_cells))
-    initial, steps = split_cells(Visits(patterns).expected(cells, membership))
+    visits = Visits(patterns).expected(cells, membership)
+    begin = patterns.layout.initial.start
     members = np.ascontiguousarray(membership).sum(axis=0)  # layouts of memory round differently
-    return np.hstack([members[:, None], initial, steps.reshape(n_classes, -1)])
+    return np.hstack([members[:, None], visits[:, begin:], visits[:, :begin]])
 
 
-def params_from_sums(total: Floats, prior: float, zeros: NDArray[np.bool_]) -> MarkovParams:
+def params_from_sums(
+    total: Floats, prior: float, zeros: NDArray[np.bool_], layout: Layout | None = None
+) -> AnyParams:
     """Parameters (K classes) from the sums of all patients: the M-step of EM.
 
-    `prior` is the pseudo-count of every class and of every cell that `zeros` (S·(S + 1),) allows.
+    `prior` is the pseudo-count of every class and of every cell that `zeros` (C,) allows; the
+    layout is by default that of plain chains.
     """
-    s = isqrt(zeros.size)
+    layout = layout or layout_of(PLAIN, isqrt(zeros.size))
+    s = layout.n_states
     counts = np.hstack([total[:, 1 + s :], total[:, 1 : 1 + s]])  # steps, then beginnings
-    rows = probabilities(rows_of(counts, s), prior, ~rows_of(zeros, s))
-    return params_of(rows.reshape(counts.shape), probabilities(total[:, 0], prior))
+    cells = row_probabilities(counts, layout, prior, ~zeros)
+    return params_of(cells, probabilities(total[:, 0], prior), layout)
 
 
 # --- the layout of the kernels ---------------------------------------------------------
@@ -364,6 +411,7 @@ def _call_kernel(
         patterns.gaps,
         patterns.weights / _unit(patterns),
         np.array([0, len(patterns)]) if patterns.starts is None else patterns.starts,
+        patterns.layout.bounds,
     )
     scratch = (
         np.empty((n_lanes, n_tokens, 4)),

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from font.checks import check_sums, memberships, one_of, whole_number
 from font.errors import InputError, ReportWarning, option
 from font.probabilities import PRIOR_OF_FITS, log_prior
-from mmlca.model import em, inference, store
+from mmlca.model import em, forms, inference, store
 from mmlca.model.covariates import (
     AnyCovariates,
     Covariates,
@@ -46,6 +46,7 @@ from mmlca.model.inference import (
 )
 from mmlca.model.information import Kind
 from mmlca.model.params import (
+    AnyParams,
     AnySequences,
     Floats,
     MarkovParams,
@@ -60,6 +61,7 @@ from mmlca.model.params import (
 from mmlca.model.search import Fit, fit_from, fit_search, is_confirmed
 from mmlca.model.settings import SampleSize, SearchKind
 from mmlca.sequences.checks import patient_labels, some
+from mmlca.sequences.forms import PLAIN, Cuts, Form, Layout, Shared, layout_of, make_form
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
@@ -74,6 +76,13 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     A sequence x of class k has the likelihood u_k[x₁] · ∏ T_k[xₜ, xₜ₊₁]; missing states are
     summed over. Fitted by maximum likelihood, or with `prior` by maximum a posteriori.
 
+    With `stays` or `periods` the chains have another form: a patient who has been in state i for d
+    windows leaves it in window t with a probability λ_k that depends on i, on the bin of d and on
+    the period of t, and then goes to j ≠ i with the probability D_k[i, j], or D_k[period, i, j].
+    Missing windows are not summed over then: steps into and out of them, and those that follow
+    before it is known again for how long the patient has been in the state, are left out, and a
+    warning counts them.
+
     Parameters
     ----------
     n_classes : int
@@ -87,7 +96,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         where many classes are fitted to few patients or to overlapping groups: then maxima that
         lie apart differ little in log-likelihood. Use the thorough search there, and for a result
         that will be published. No search can be sure to have seen the best maximum.
-    init : MarkovParams, optional
+    init : MarkovParams or FormParams, optional
         Starting values: one run from exactly there. Their zeros stay zero.
     prior : float
         Pseudo-count added to every cell of every probability row and to every class. The
@@ -111,12 +120,24 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     missing : "error" or "drop"
         What happens to patients who lack a covariate: the fit refuses them, or leaves them out
         and counts them (`n_dropped_`). `predict` gives them the classes' average shares.
+    stays : cut points of time in state, optional
+        (2, 4): the probability of leaving a state differs between the first window in it, the
+        second to third, and later ones. Default: it does not depend on time in state.
+    periods : cut points of time since the start, optional
+        (5,): steps from windows 1–4 have other probabilities than those from window 5 on.
+    shared : "destinations", optional
+        Periods change the probability of leaving alone, and not where patients go.
 
     Attributes
     ----------
-    params_ : MarkovParams
+    params_ : MarkovParams, or FormParams with `stays` or `periods`
     weights_, initial_, transition_ : Series, DataFrames
         The same as tables: by class; class × state; (class, from) × to.
+    leaving_ : DataFrame
+        Probability of leaving each state, by class, state, time in state (`stay`) and `period`.
+    destination_ : DataFrame
+        Instead of `transition_`, with `stays` or `periods`: probability of the next state of those
+        who leave, (class, period, from) × to; "" is the only period.
     group_weights_ : DataFrame
         After a fit with groups the class proportions of each, group × class; else without rows.
     labels_ : array
@@ -172,6 +193,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         n_jobs: int = 1,
         seed: Seed = None,
         missing: Literal["error", "drop"] = "error",
+        stays: Cuts = None,
+        periods: Cuts = None,
+        shared: Shared | None = None,
     ) -> None:
         self.n_classes = n_classes
         self.n_init = n_init
@@ -185,8 +209,17 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.seed = seed
         self.missing = missing
+        self.stays = stays
+        self.periods = periods
+        self.shared = shared
+
+    @property
+    def form(self) -> Form:
+        """Which parts the chains have, by `stays`, `periods` and `shared`."""
+        return make_form(self.stays, self.periods, self.shared)
 
     _design = Design((), ())  # of the covariates; without any an intercept alone
+    _finest: Form | None = None  # of the forms that a selection compares on the same steps
 
     # --- fitting ----------------------------------------------------------------------
 
@@ -226,34 +259,39 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         patients, names = self._read_patients(data, covariates, groups, formula)
         data = patients.sequences
         counted, unit = count_patients(data)
-        patterns = counted.patterns
+        form = self.form
+        patterns = counted.patterns_of(form, self._finest)
+        if reason := forms.too_fine(patterns):
+            raise InputError(reason)
         if patients.groups is not None:
             patterns = patterns.by_group(patients.groups, len(names), counted.weights)
-        zeros = forbidden_cells(self.zeros, data)
+        zeros = forbidden_cells(self.zeros, data, form)
         settings = em.Settings(self.prior, zeros, self.max_iter, self.tol, self.accelerate)
         if self.init is None:
-            _check_distinct(data, self.n_classes)
+            _check_distinct(patterns, self.n_classes)
             rng, thorough = np.random.default_rng(self.seed), self.search == "thorough"
             result = fit_search(
                 patterns, self.n_classes, settings, self.n_init, self.n_jobs, rng, thorough
             )
         else:
-            _check_init(self.init, self.n_classes, data)
+            _check_init(self.init, self.n_classes, data, form)
             result = fit_from(patterns, self.init, settings)
         rows = None
         if patients.matrix is not None:
             result, rows = self._fit_coefficients(counted, patients.matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
-            impossible = np.isneginf(em.e_step(data.patterns, result.params).logliks)
+            table = data.patterns_of(form, self._finest)
+            impossible = np.isneginf(em.e_step(table, result.params).logliks)
             raise InputError(
                 "some patients are impossible under the starting values or the forbidden steps "
-                f"(patients {some(data.ids[impossible[data.patterns.inverse]])}); allow what they "
+                f"(patients {some(data.ids[impossible[table.inverse]])}); allow what they "
                 "do."
             )
         self._patients = patients
         self._keep(patterns, names, result, settings, rows, unit)
         self._warn(result)
-        if late := _late_start(data):
+        self._warn_left_out(data, stacklevel=3)
+        if late := _late_start(data, form):
             warnings.warn(late, ReportWarning, stacklevel=2)
         return self
 
@@ -294,7 +332,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Fit, Rows]:
         """From a fit without covariates to one with them; keeps the coefficients."""
         design = self._design
-        rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
+        rows = make_rows(data.patterns_of(self.form), data.weights, design.standardised(matrix))
         start = first.params if self.init is None else self.init
         zeros = settings.zeros[None] if self.init is None else em.cells_of(self.init) == 0
         result, coefficients = fit_membership(
@@ -332,14 +370,19 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         data = self._patients.sequences
         self._set_params_(result.params, data.states, names, result.shares)
         self._forbidden = settings.zeros
-        self.n_parameters_ = count_parameters(
-            result.params, settings.zeros, self.init, max(len(names), 1)
-        )
+        occurring = forms.occurring_cells(patterns)
+        limits = (patterns.layout, self.n_classes, settings.zeros, self.init, max(len(names), 1))
+        self._n_occurring = count_parameters(*limits, occurring=occurring)
+        plain = patterns.form == PLAIN
+        self.n_parameters_ = count_parameters(*limits) if plain else self._n_occurring
         self.__dict__.pop("_intervals", None)
         if rows is None:
             self.__dict__.pop("coefficients_", None)
         else:
-            self.n_parameters_ += (rows.design.shape[1] - 1) * (self.n_classes - 1)
+            n_effects = (rows.design.shape[1] - 1) * (self.n_classes - 1)
+            self.n_parameters_, self._n_occurring = (
+                n + n_effects for n in (self.n_parameters_, self._n_occurring)
+            )
         self.loglik_path_ = result.path[:, 0] * unit
         self.penalised_path_ = result.path[:, 1] * unit
         self.loglik_ = float(self.loglik_path_[-1])
@@ -351,10 +394,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_sequences_ = float(data.weights.sum())
         self.n_timepoints_ = float(((data.codes >= 0).sum(axis=1) * data.weights).sum())
         self.n_features_in_ = data.shape[1]
-        classes, states = np.nonzero(result.unsupported)
-        self.unsupported_ = pd.DataFrame(
-            {"class": classes + 1, "state": [data.states[s] for s in states]}
-        )
+        self.unsupported_ = _unsupported(result.unsupported, patterns.layout, data.states)
         alike = patterns if rows is None else rows  # patients with the same memberships
         entropy = classification_entropy(result.posterior, alike.weights)
         self.classification_entropy_ = entropy * unit
@@ -365,7 +405,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set_params_(
         self,
-        params: MarkovParams,
+        params: AnyParams,
         states: tuple[str, ...],
         groups: Names = (),
         shares: ArrayLike = (),
@@ -380,9 +420,20 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             columns=classes,
         )
         self.initial_ = pd.DataFrame(params.initial, index=classes, columns=columns)
-        self.transition_ = pd.DataFrame(
-            params.transition.reshape(-1, len(states)),
-            index=pd.MultiIndex.from_product([classes, states], names=["class", "from"]),
+        if isinstance(params, MarkovParams):
+            self.transition_ = pd.DataFrame(
+                params.transition.reshape(-1, len(states)),
+                index=pd.MultiIndex.from_product([classes, states], names=["class", "from"]),
+                columns=columns.rename("to"),
+            )
+            return
+        self.__dict__.pop("transition_", None)  # of an earlier fit
+        periods = [""] if params.form.shared else params.form.period_labels
+        self.destination_ = pd.DataFrame(
+            params.destination.reshape(-1, len(states)),
+            index=pd.MultiIndex.from_product(
+                [classes, periods, states], names=["class", "period", "from"]
+            ),
             columns=columns.rename("to"),
         )
 
@@ -450,8 +501,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Without covariates patients of one pattern are alike, and only patterns are computed.
         """
         self._check_covariates(covariates)
+        self._warn_left_out(data, stacklevel=4)
         if covariates is None:
-            patterns, shares = data.patterns, None
+            patterns, shares = data.patterns_of(self.form), None
             if groups is not None:
                 number, shares = self._group_numbers(data, groups), self.group_weights_.to_numpy()
                 patterns = patterns.by_group(number, len(shares), data.weights)
@@ -491,9 +543,18 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def class_parameters_(self) -> Floats:
-        """One row per class: initial probabilities, then transitions, (K, S + S²)."""
+        """One row per class: initial probabilities, then transitions, (K, S + S²).
+
+        Of other forms: initial, leaving and destination probabilities, see `FormParams`.
+        """
         check_is_fitted(self)
         return self.params_.class_parameters
+
+    @property
+    def leaving_(self) -> pd.DataFrame:
+        """Probability of leaving each state, by class, time in state (`stay`) and `period`."""
+        check_is_fitted(self)
+        return forms.leaving_table(self.params_, self.states_)
 
     # --- what the classes are ---------------------------------------------------------
 
@@ -532,7 +593,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         probability of it; after a fit with groups `weight in …` is the share of the class in each
         group; `stays` and `mostly moves to` are steps from the most frequent first state. `low`
         and `high` are the limits of 95 % intervals, see `standard_errors`; with more than 500
-        parameters they would take long and are left out.
+        parameters they would take long and are left out. With `stays` or `periods` there is
+        `leaves` instead of `stays`: how many leave that state, by time in it and period; and
+        `mostly moves to` is about those who leave.
         """
         return inference.class_table(self, self._patient_weights, self._own_intervals())
 
@@ -645,7 +708,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             One row per probability: `parameter` ("weight", "initial" or "transition"), `class`,
             `from`, `to`, `estimate`, `se`, `low`, `high`, `boundary`, and a `note` where
             there is no standard error. After a fit with groups the class proportions of each
-            follow as "group weight", with the group in `from`.
+            follow as "group weight", with the group in `from`. With `stays` or `periods` the
+            parameters "leave" and "destination" replace "transition", and `stay` and `period` name
+            their windows.
 
         Examples
         --------
@@ -757,6 +822,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def statistics(self, sequences: AnySequences, membership: ArrayLike) -> Floats:
         """Sums by class from which chains are estimated, (K, 1 + S + S²).
 
+        Of other forms than the plain chain (K, 1 + C): patients, first states, and then how often
+        the class stays and leaves by period, time in state and state, and the destinations.
+
         For each class the patients, those who begin in each state, and the steps from each state to
         each; patients count by their weight. They add up over sites.
 
@@ -770,7 +838,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         data = self._conform(sequences)
         table = memberships(membership, len(data), self.params_.n_classes)
         weighted = table * data.weights[:, None]
-        patterns = data.patterns
+        patterns = data.patterns_of(self.form)
         members = em.sum_by_pattern(patterns.inverse, weighted, len(patterns))
         return em.sums_by_class(patterns, members, self.params_)
 
@@ -781,11 +849,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         proportions are those of all patients together.
         """
         check_is_fitted(self)
-        s = len(self.states_)
-        table = check_sums(total, 1 + s + s * s, counts=True)
+        layout = self._layout()
+        table = check_sums(total, 1 + layout.n_cells, counts=True)
         zeros = self._zero_cells()
         model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
-        model._set_params_(em.params_from_sums(table, float(self.prior), zeros), self.states_)
+        params = em.params_from_sums(table, float(self.prior), zeros, layout)
+        model._set_params_(params, self.states_)
         model._forbidden = zeros
         model.n_sequences_ = float(table[:, 0].sum())
         return model
@@ -793,8 +862,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
         data = self._conform(sequences)
-        logs = em.Visits(data.patterns).logliks(em.cells_of(self.params_))
-        return np.asarray(logs[data.patterns.inverse])
+        patterns = data.patterns_of(self.form)
+        logs = em.Visits(patterns).logliks(em.cells_of(self.params_))
+        return np.asarray(logs[patterns.inverse])
 
     def log_penalty(self) -> float:
         """What the prior adds to the log-likelihood for the chains, without the proportions."""
@@ -805,7 +875,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def distinct(self, sequences: AnySequences) -> Sequences:
         """One patient per transition pattern, with the summed weight of all who share it."""
         data = self._conform(sequences)
-        patterns = data.patterns
+        patterns = data.patterns_of(self.form)
         first = np.empty(len(patterns), dtype=np.intp)
         first[patterns.inverse[::-1]] = np.arange(len(data))[::-1]
         return replace(data, account=None)[first].reweight(patterns.weights)
@@ -813,7 +883,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""
         known = getattr(self, "_forbidden", None)
-        return zero_cells(self.zeros, self.states_) if known is None else known
+        return zero_cells(self.zeros, self.states_, self.form) if known is None else known
+
+    def _layout(self) -> Layout:
+        check_is_fitted(self)
+        return layout_of(self.form, len(self.states_))
 
     # --- inside ---------------------------------------------------------------------------
 
@@ -836,6 +910,13 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 "or ask for fewer classes.",
                 stacklevel=3,
             )
+
+    def _warn_left_out(self, data: Sequences, stacklevel: int) -> None:
+        """What missing windows cost where the chains are not plain."""
+        if self.form != PLAIN and (
+            text := forms.left_out_text(data.patterns_of(self.form), len(data))
+        ):
+            warnings.warn(ReportWarning(text, forms.LEFT_OUT), stacklevel=stacklevel)
 
     def _conform(self, sequences: AnySequences) -> Sequences:
         """Any input as sequences over this model's states."""
@@ -875,15 +956,16 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 # --- what a fit is given, checked ------------------------------------------------------
 
 
-def _late_start(data: Sequences) -> str:
+def _late_start(data: Sequences, form: Form) -> str:
     """A warning if no patient is observed at the first times, or ""."""
     first = int((data.codes[data.weights > 0] >= 0).any(axis=0).argmax())
     if not first:
         return ""
+    inferred = "inferred from later ones alone" if form == PLAIN else "not known"
     return (
         f"no patient is observed before {data.times[first]}, so the probabilities of the first "
-        "states are inferred from later ones alone; leave out the times before "
-        f"{data.times[first]} to begin with what is observed."
+        f"states are {inferred}; leave out the times before {data.times[first]} to begin with what "
+        "is observed."
     )
 
 
@@ -920,9 +1002,28 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             raise InputError(f"{name} must be a number of at least 0, found {value!r}.")
 
 
-def _check_distinct(data: Sequences, n_classes: int) -> None:
+def _unsupported(rows: NDArray[np.bool_], layout: Layout, states: tuple[str, ...]) -> pd.DataFrame:
+    """Rows (K, R) of the chains that no patient informs; of leaving alone in other forms."""
+    n_states, form = layout.n_states, layout.form
+    if form == PLAIN:
+        classes, number = np.nonzero(rows[:, :-1])
+        return pd.DataFrame({"class": classes + 1, "state": [states[s] for s in number]})
+    classes, number = np.nonzero(rows[:, : layout.first_destination // 2])
+    context, state = np.divmod(number, n_states)
+    period, bins = np.divmod(context, form.n_bins)
+    return pd.DataFrame(
+        {
+            "class": classes + 1,
+            "state": [states[s] for s in state],
+            "stay": [form.bins[b] for b in bins],
+            "period": [form.period_labels[p] for p in period],
+        }
+    )
+
+
+def _check_distinct(patterns: Patterns, n_classes: int) -> None:
     """Refuse more classes than there are transition patterns."""
-    n_distinct = int((data.patterns.weights > 0).sum())
+    n_distinct = int((patterns.weights > 0).sum())
     if n_classes > n_distinct:
         raise InputError(
             f"{n_classes} classes cannot be distinguished among {n_distinct} distinct transition "
@@ -930,10 +1031,13 @@ def _check_distinct(data: Sequences, n_classes: int) -> None:
         )
 
 
-def _check_init(init: Any, n_classes: int, data: Sequences) -> None:
+def _check_init(init: Any, n_classes: int, data: Sequences, form: Form) -> None:
     """Refuse starting values that do not fit the data."""
-    if not isinstance(init, MarkovParams):
-        raise TypeError(f"init must be MarkovParams, found {type(init).__name__}.")
+    kind = "MarkovParams" if form == PLAIN else "FormParams"
+    if type(init).__name__ != kind:
+        raise TypeError(f"init must be {kind}, found {type(init).__name__}.")
+    if init.form != form:
+        raise InputError(f"init is {init.form.title}, the fit {form.title}; give the same parts.")
     if (init.n_classes, init.n_states) != (n_classes, data.n_states):
         raise InputError(
             f"init has {init.n_classes} classes and {init.n_states} states, the fit needs "

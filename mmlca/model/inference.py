@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ from font.checks import one_of
 from font.errors import InputError, ReportWarning
 from mmlca.model import em
 from mmlca.model.covariates import Design, Mixture, make_rows
+from mmlca.model.forms import leaving_text
 from mmlca.model.information import (
     FEW,
     Kind,
@@ -27,7 +29,14 @@ from mmlca.model.information import (
     covariance,
     information,
 )
-from mmlca.model.params import Floats, MarkovParams, count_patients, forbidden_cells
+from mmlca.model.params import (
+    AnyParams,
+    Floats,
+    MarkovParams,
+    count_patients,
+    forbidden_cells,
+)
+from mmlca.sequences.forms import Layout, layout_of
 from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
@@ -62,11 +71,11 @@ def intervals(model: MixtureMarkov, patients: Patients, kind: Kind, level: float
     spread, lost = _covariance(point, kind)
     zero = point.cells == 0  # with a prior only what is forbidden is zero
     if not model.prior:
-        zero &= forbidden_cells(model.zeros, patients.sequences)
+        zero &= forbidden_cells(model.zeros, patients.sequences, model.form)
     parts = [_chain_errors(point, spread, lost, zero, model.params_, model.states_)]
     if len(model.group_weights_):
         parts.append(_group_errors(point, spread, lost, model.group_weights_))
-    return _with_limits(pd.concat(parts, ignore_index=True), level)
+    return _with_limits(join_names(parts), level)
 
 
 def coefficient_table(
@@ -140,19 +149,20 @@ def term_tests(
 def point_at(model: MixtureMarkov, patients: Patients) -> Point:
     """Where the information is computed: patients and parameters."""
     data, _ = count_patients(patients.sequences)
+    patterns = data.patterns_of(model.form)
     of_classes = float(model.prior)
     if patients.groups is not None:
         each = np.eye(len(model.group_weights_))[patients.groups]  # an intercept for each group
-        rows = make_rows(data.patterns, data.weights, each)
+        rows = make_rows(patterns, data.weights, each)
         shares = np.maximum(model.group_weights_.to_numpy(), 1e-12)
         coefficients = np.log(shares / shares[:, :1])
     elif patients.matrix is None:
-        rows = make_rows(data.patterns, data.weights)
+        rows = make_rows(patterns, data.weights)
         shares = np.maximum(model.params_.weights, 1e-300)
         coefficients = np.log(shares / shares[0])[None]
     else:
         design = model._design
-        rows = make_rows(data.patterns, data.weights, design.standardised(patients.matrix))
+        rows = make_rows(patterns, data.weights, design.standardised(patients.matrix))
         coefficients = np.linalg.solve(design.back, model.coefficients_.to_numpy())
         of_classes = 0.0  # coefficients of covariates have no prior
     point = Point(rows, model.params_, coefficients, float(model.prior), of_classes)
@@ -217,22 +227,38 @@ UNKNOWN = "not determined by the data"
 _WIDEST = 0.5  # no number between 0 and 1 has a larger standard deviation
 
 
-def parameter_names(params: MarkovParams, states: tuple[str, ...]) -> pd.DataFrame:
-    """One row per probability: weights by class, then initial and transition by class."""
-    k, s = params.n_classes, params.n_states
-    each = np.arange(1, k + 1)
-    labels = np.array(states, dtype=object)
-    parts = [
-        named("weight", each, "", ""),
-        named("initial", np.repeat(each, s), "", np.tile(labels, k)),
-        named(
-            "transition",
-            np.repeat(each, s * s),
-            np.tile(np.repeat(labels, s), k),
-            np.tile(labels, k * s),
-        ),
-    ]
-    return pd.concat(parts, ignore_index=True)
+def parameter_names(params: AnyParams, states: tuple[str, ...]) -> pd.DataFrame:
+    """One row per probability: weights by class, then initial and transition by class.
+
+    In forms other than plain "leave" and "destination" replace "transition", and the columns `stay`
+    and `period` name the windows that a row is about.
+    """
+    form, layout = params.form, layout_of(params.form, params.n_states)
+    each = np.arange(1, params.n_classes + 1)
+    labels = np.array([*states, ""], dtype=object)  # the last for the start, and for leaving
+    kinds = ["initial", "transition"] if layout.is_plain else ["initial", "leave", "destination"]
+    parts = [named("weight", each, "", "")]
+    for kind, cells in zip(kinds, layout.parts, strict=True):
+        classes, every = np.repeat(each, len(cells)), np.tile(cells, len(each))
+        part = named(kind, classes, labels[layout.before[every]], labels[layout.after[every]])
+        if kind == "leave":
+            period, bins = np.divmod(every // 2 // layout.n_states, form.n_bins)
+            part["stay"] = np.array(form.bins, dtype=object)[bins]
+            part["period"] = np.array(form.period_labels, dtype=object)[period]
+        elif kind == "destination" and not form.shared:
+            period = (every - layout.first_destination) // layout.n_states**2
+            part["period"] = np.array(form.period_labels, dtype=object)[period]
+        parts.append(part)
+    return join_names(parts)
+
+
+def join_names(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of parameters below each other, with empty texts where a column does not apply."""
+    table = pd.concat(parts, ignore_index=True)
+    texts = [name for name in ("stay", "period") if name in table.columns]
+    table[texts] = table[texts].fillna("")
+    first = [name for name in (*_NAMES, *texts) if name in table.columns]
+    return table[[*first, *table.columns.difference(first, sort=False)]]
 
 
 def group_names(groups: Sequence[Any], n_classes: int) -> pd.DataFrame:
@@ -241,19 +267,23 @@ def group_names(groups: Sequence[Any], n_classes: int) -> pd.DataFrame:
     return named("group weight", classes, np.repeat(np.array(groups, dtype=object), n_classes), "")
 
 
+_NAMES = ("parameter", "class", "from", "to")
+
+
 def named(parameter: str, classes: Any, before: Any, after: Any) -> pd.DataFrame:
     """Rows of a table of parameters, without their numbers."""
     return pd.DataFrame({"parameter": parameter, "class": classes, "from": before, "to": after})
 
 
-def parameter_values(params: MarkovParams) -> Floats:
+def parameter_values(params: AnyParams) -> Floats:
     """The probabilities in the order of `parameter_names`."""
-    return _as_values(params.weights, em.cells_of(params))
+    layout = layout_of(params.form, params.n_states)
+    return _as_values(params.weights, em.cells_of(params), layout)
 
 
-def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
+def _as_values(weights: NDArray[Any], cells: NDArray[Any], layout: Layout) -> NDArray[Any]:
     """Weights (K,) and cells (K, C) in the order of `parameter_names`."""
-    return np.concatenate([weights, *(part.ravel() for part in em.split_cells(cells))])
+    return np.concatenate([weights, *(cells[:, part].ravel() for part in layout.parts)])
 
 
 def _chain_errors(
@@ -261,27 +291,27 @@ def _chain_errors(
     spread: Floats,
     lost: NDArray[np.bool_],
     zero: NDArray[np.bool_],
-    params: MarkovParams,
+    params: AnyParams,
     states: tuple[str, ...],
 ) -> pd.DataFrame:
     """Estimates and errors of weights and cells; `zero` (K, C) are cells that must be zero.
 
     `unknown` is what the data do not determine, and `in_row` counts the visits of a row.
     """
-    k, s = params.n_classes, params.n_states
+    k, layout = params.n_classes, point.layout
     weight_se, weight_lost = _weight_errors(point, spread, lost)
     cell_se, cell_lost = _cell_errors(point, spread, lost)
-    visits = em.rows_of(point.expected, s).sum(axis=-1)
+    visits = layout.sums(point.expected)[:, layout.row]
     total = point.rows.weights.sum()
     patients = params.weights * total
-    se = _as_values(weight_se, cell_se)
+    se = _as_values(weight_se, cell_se, layout)
     return parameter_names(params, states).assign(
         estimate=parameter_values(params),
         se=se,
-        boundary=_as_values((patients < FEW) | (total - patients < FEW), ~point.inside),
-        unknown=_as_values(weight_lost, cell_lost) | ~(se <= _WIDEST),
-        in_row=_as_values(np.full(k, total), np.repeat(visits, s, axis=1)),
-        fixed=_as_values(np.full(k, k == 1), zero),
+        boundary=_as_values((patients < FEW) | (total - patients < FEW), ~point.inside, layout),
+        unknown=_as_values(weight_lost, cell_lost, layout) | ~(se <= _WIDEST),
+        in_row=_as_values(np.full(k, total), visits, layout),
+        fixed=_as_values(np.full(k, k == 1), zero, layout),
     )
 
 
@@ -322,12 +352,16 @@ def _with_limits(table: pd.DataFrame, level: float) -> pd.DataFrame:
         low, high = 1 / (1 + np.exp(width - logit)), 1 / (1 + np.exp(-width - logit))
     # exact limits for "never" and "always" in as many visits as the row has
     tail = ((1 - level) / 2) ** (1 / np.maximum(in_row, 1e-9))
-    unvisited = boundary & (in_row < 1e-6) & (table["to"] != "").to_numpy()
+    of_chain = table["parameter"].isin(["initial", "transition", "leave", "destination"])
+    unvisited = boundary & (in_row < 1e-6) & of_chain.to_numpy()
+    nobody = "no patient is ever in this state"
+    if "stay" in table:
+        nobody = "no patient's step informs this"
     cases: list[tuple[NDArray[np.bool_], str, Any, Any]] = [
         (boundary & (estimate < 0.5), NEVER, 0.0, np.maximum(1 - tail, estimate)),
         (boundary & (estimate >= 0.5), ALWAYS, np.minimum(tail, estimate), 1.0),
         (unknown, UNKNOWN, 0.0, 1.0),
-        (unvisited, "no patient is ever in this state", 0.0, 1.0),
+        (unvisited, nobody, 0.0, 1.0),
         (fixed, "fixed", estimate, estimate),
     ]
     note = np.full(len(estimate), "", dtype=object)
@@ -367,15 +401,14 @@ def _cell_errors(
     """Of the cells (K, C), by the delta method."""
     errors = np.zeros(point.cells.shape)
     unknown = np.zeros(point.cells.shape, dtype=bool)
-    s = point.visits.n_states
     for k, cells in enumerate(point.cells):
         free, place = np.flatnonzero(point.free[k]), point.place(k)
         block, gone = spread[place, place], lost[place]
-        for i in range(s + 1):
-            mine = np.flatnonzero(free // s == i)
+        for i, (begin, end) in enumerate(pairwise(point.layout.bounds)):
+            mine = np.flatnonzero(point.layout.row[free] == i)
             if not len(mine):
                 continue
-            columns = np.arange(i * s, (i + 1) * s)
+            columns = np.arange(begin, end)
             slopes = cells[columns, None] * ((columns[:, None] == free[mine]) - cells[free[mine]])
             errors[k, columns] = _delta_errors(slopes, block[np.ix_(mine, mine)])
             unknown[k, columns] = gone[mine].any()
@@ -427,14 +460,26 @@ def clarity(posterior: Floats, weights: Floats) -> float:
 
 
 def count_parameters(
-    params: MarkovParams, zeros: NDArray[np.bool_], init: MarkovParams | None, n_groups: int = 1
+    layout: Layout,
+    k: int,
+    zeros: NDArray[np.bool_] | None = None,
+    init: AnyParams | None = None,
+    n_groups: int = 1,
+    occurring: NDArray[np.bool_] | None = None,
 ) -> int:
-    """G(K − 1) + K(S − 1) + K·S(S − 1), less the cells that must be zero."""
-    k, s = params.n_classes, params.n_states
-    fixed = np.broadcast_to(zeros, (k, len(zeros)))
+    """G(K − 1) + K(S − 1) + K·S(S − 1), less the cells that must be zero.
+
+    If it is known which cells (C,) are `occurring` in the data, the others do not count: the free
+    parameters of a row are the cells that occur, less one.
+    """
+    fixed = np.broadcast_to(layout.closed if zeros is None else zeros, (k, layout.n_cells))
     if init is not None:
         fixed = fixed | (em.cells_of(init) == 0)
-    return n_groups * (k - 1) + k * (s - 1) + k * s * (s - 1) - int(fixed.sum())
+    if occurring is None:
+        n_rows = len(layout.bounds) - 1
+        return n_groups * (k - 1) + k * (layout.n_cells - n_rows) - int(fixed.sum())
+    free = layout.sums((~fixed & occurring).astype(np.int64)) - 1
+    return n_groups * (k - 1) + int(np.maximum(free, 0).sum())
 
 
 # --- the table of the classes -------------------------------------------------------------
@@ -449,11 +494,14 @@ def class_table(
     classes = np.arange(1, params.n_classes + 1)
     sums = table.groupby("class")[["patients", "sure"]].sum().reindex(classes, fill_value=0.0)
     each, first = np.arange(params.n_classes), params.initial.argmax(axis=1)
-    moves = params.transition[each, first]
+    most = [states[i] for i in first]
+    if isinstance(params, MarkovParams):
+        moves = params.transition[each, first]
+    else:  # the destinations of those who leave, on average over periods
+        moves = params.destination.mean(axis=1)[each, first]
     stays = moves[each, first]
     moves[each, first] = 0
     target = moves.argmax(axis=1)
-    most = [states[i] for i in first]
 
     def limits(name: str, parameter: str, before: Sequence[str]) -> dict[str, Any]:
         """The columns "… low" and "… high" of a parameter by class; none without intervals."""
@@ -462,6 +510,13 @@ def class_table(
         rows = intervals.set_index(["parameter", "class", "from", "to"])
         keys = [(parameter, k, state, state) for k, state in zip(classes, before, strict=True)]
         return {f"{name} {end}": rows[end].loc[keys].to_numpy() for end in ("low", "high")}
+
+    def staying() -> dict[str, Any]:
+        """How many stay in the most frequent first state, or how many leave it, in words."""
+        if isinstance(params, MarkovParams):
+            return {"stays": stays} | limits("stays", "transition", most)
+        names = enumerate(zip(first.tolist(), most, strict=True))
+        return {"leaves": [leaving_text(params, k, i, state) for k, (i, state) in names]}
 
     return pd.DataFrame(
         {
@@ -473,8 +528,7 @@ def class_table(
             "starts with": [
                 f"{states[i]} ({params.initial[k, i]:.2f})" for k, i in enumerate(first)
             ],
-            "stays": stays,
-            **limits("stays", "transition", most),
+            **staying(),
             "mostly moves to": [
                 f"{states[j]} ({moves[k, j]:.3f})" if moves[k, j] > 0 else "–"
                 for k, j in enumerate(target)

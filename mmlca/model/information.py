@@ -10,6 +10,7 @@ patient visits lies on the boundary: it is held fixed, since no derivative descr
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy.special import log_softmax, softmax
 from font.errors import InputError
 from mmlca.model.covariates import Rows, logit_information
 from mmlca.model.em import Gaps, cells_of, passes, rows_of, sum_over_gaps
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.params import AnyParams, Floats
 
 Kind = Literal["observed", "opg", "sandwich"]
 
@@ -45,7 +46,7 @@ class Point:
     def __init__(
         self,
         rows: Rows,
-        params: MarkovParams,
+        params: AnyParams,
         coefficients: Floats,
         prior: float,
         class_prior: float,
@@ -62,14 +63,15 @@ class Point:
         self.shares: Floats = np.exp(log_softmax(rows.design @ coefficients, axis=1))
         self.memberships = rows.by_pattern(self.posterior)
         self.expected = self.visits.expected(self.cells, self.memberships)
-        n_states = rows.visits.n_states
-        visited = rows_of(self.expected, n_states)
-        inside = (visited >= FEW) & (rows_of(self.cells, n_states) > 0)
-        inside &= inside.sum(axis=-1, keepdims=True) > 1
-        largest = np.where(inside, visited, -1).argmax(axis=-1)[..., None]
-        free = inside & (largest != np.arange(visited.shape[-1]))
-        self.inside: NDArray[np.bool_] = inside.reshape(self.cells.shape)
-        self.free: NDArray[np.bool_] = free.reshape(self.cells.shape)
+        self.layout = rows.visits.layout
+        inside = (self.expected >= FEW) & (self.cells > 0)
+        inside &= self.layout.sums(inside.astype(float))[:, self.layout.row] > 1
+        self.inside: NDArray[np.bool_] = inside
+        self.free: NDArray[np.bool_] = inside.copy()
+        each = np.arange(len(inside))
+        for begin, end in pairwise(self.layout.bounds):
+            visited = np.where(inside[:, begin:end], self.expected[:, begin:end], -1)
+            self.free[each, begin + visited.argmax(axis=1)] = False  # the row's reference
 
     @property
     def n_coefficients(self) -> int:
@@ -194,7 +196,8 @@ def _score_table(point: Point, k: int, tokens: NDArray[np.int32]) -> Floats:
     plain, gaps = (tokens[tokens < visits.n_cells], tokens[tokens >= visits.n_cells])
     table = np.empty((len(tokens), len(free)))
     table[: len(plain)] = plain[:, None] == free
-    table[: len(plain)] -= (plain[:, None] // s == free // s) * cells[free]
+    row = point.layout.row
+    table[: len(plain)] -= (row[plain][:, None] == row[free]) * cells[free]
     n_block = max(1, _CELLS // visits.n_cells)
     for begin in range(0, len(gaps), n_block):
         numbers = gaps[begin : begin + n_block] - visits.n_cells
@@ -213,11 +216,10 @@ def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
         result[:n_first, :n_first] = logit_information(
             point.rows.design, weights, point.shares[:, 1:]
         )
-    s = point.visits.n_states
     for k in range(len(point.cells)):
         free = np.flatnonzero(point.free[k])
-        row, cells = free // s, point.cells[k, free]
-        totals = rows_of(expected[k], s).sum(axis=-1)[row]
+        row, cells = point.layout.row[free], point.cells[k, free]
+        totals = point.layout.sums(expected[k])[row]
         block = -np.outer(cells * totals, cells) * (row[:, None] == row)
         block[np.diag_indices(len(free))] += cells * totals
         result[point.place(k), point.place(k)] = block

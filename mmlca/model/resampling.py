@@ -24,16 +24,18 @@ from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
 from mmlca.model.covariates import AnyCovariates, Design, MembershipRun, Mixture, Rows
+from mmlca.model.forms import state_shares
 from mmlca.model.inference import (
     check_level,
     group_names,
+    join_names,
     named,
     parameter_names,
     parameter_values,
     point_at,
 )
 from mmlca.model.information import Point
-from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, forbidden_cells, in_states
+from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, forbidden_cells, in_states
 from mmlca.model.search import Start, in_threads, reassigned
 from mmlca.sequences.type import Labels
 
@@ -139,7 +141,7 @@ def bootstrap(
     point = point_at(model, model._patients_of(data, covariates, groups))
     design = model._design
     names = tuple(model.group_weights_.index)
-    zeros = np.broadcast_to(forbidden_cells(model.zeros, data), point.cells.shape)
+    zeros = np.broadcast_to(forbidden_cells(model.zeros, data, model.form), point.cells.shape)
     if model.init is not None:
         zeros = zeros | (point.cells == 0)
     settings = em.Settings(float(model.prior), zeros[0] & False, _MAX_ITER, _TOL, True, 2)
@@ -259,11 +261,11 @@ class _Refits(NamedTuple):
     def _begin(self, rows: Rows, memberships: Floats) -> Start:
         """Chains and shares of given memberships, smoothed so that no cell is zero."""
         visits, model = rows.visits, self.point.cells
-        s = visits.n_states
         weighted = rows.by_pattern(memberships)
-        pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain, s), 0.5)
-        cells = probabilities(em.rows_of(visits.expected(model, weighted), s), _SMOOTH * pooled)
-        return cells.reshape(model.shape), probabilities(weighted.sum(axis=0), _SMOOTH)
+        pooled = em.row_probabilities(weighted.sum(axis=1) @ visits.plain, visits.layout, 0.5)
+        expected = visits.expected(model, weighted)
+        cells = em.row_probabilities(expected, visits.layout, _SMOOTH * pooled)
+        return cells, probabilities(weighted.sum(axis=0), _SMOOTH)
 
 
 def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> End:
@@ -290,7 +292,7 @@ def _reported_numbers(
     """Probabilities, time in state and coefficients of a model, in the order of their names."""
     weights = point.rows.weights
     shares = softmax(point.rows.design @ coefficients, axis=1)
-    params = em.params_of(cells, weights @ shares / weights.sum())
+    params = em.params_of(cells, weights @ shares / weights.sum(), point.layout)
     parts = [parameter_values(params), time_in_state(params, n_times).ravel()]
     if design.variables:
         parts.append((design.back @ coefficients)[:, 1:].T.ravel())
@@ -300,7 +302,7 @@ def _reported_numbers(
 
 
 def _reported_names(
-    params: MarkovParams, states: tuple[str, ...], design: Design, groups: tuple[Any, ...]
+    params: AnyParams, states: tuple[str, ...], design: Design, groups: tuple[Any, ...]
 ) -> pd.DataFrame:
     k, s = params.n_classes, params.n_states
     each = np.arange(1, k + 1)
@@ -314,17 +316,12 @@ def _reported_names(
         parts.append(named("coefficient", classes, "", columns * (k - 1)))
     if groups:
         parts.append(group_names(groups, k))
-    return pd.concat(parts, ignore_index=True)
+    return join_names(parts)
 
 
-def time_in_state(params: MarkovParams, n_times: int) -> Floats:
+def time_in_state(params: AnyParams, n_times: int) -> Floats:
     """Expected number of the first windows that a class spends in each state, (K, S)."""
-    present = params.initial
-    total = present.copy()
-    for _ in range(n_times - 1):
-        present = np.einsum("ki,kij->kj", present, params.transition)
-        total += present
-    return total
+    return np.asarray(state_shares(params, n_times).sum(axis=1))
 
 
 def _jaccard(point: Point, posterior: Floats) -> Floats:

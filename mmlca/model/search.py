@@ -22,8 +22,8 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from font.probabilities import probabilities
-from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, rows_of, run_em
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, row_probabilities, run_em
+from mmlca.model.params import AnyParams, Floats
 from mmlca.sequences.patterns import Patterns
 
 Start = tuple[Floats, Floats]  # cells (K, C), shares (K,) or (H, K)
@@ -63,11 +63,12 @@ _SCREEN = 5_000  # patients in the search where there are more patterns than thi
 class Fit(NamedTuple):
     """A finished fit: classes by decreasing size, and the record of all starts.
 
-    `shares` (H, K) are the classes' proportions in each group of patients; `n_replicated` of the
-    `n_searches` independent searches reached the maximum.
+    `unsupported` (K, R) are rows of the chains that no patient informs. `shares` (H, K) are the
+    classes' proportions in each group of patients; `n_replicated` of the `n_searches` independent
+    searches reached the maximum.
     """
 
-    params: MarkovParams
+    params: AnyParams
     shares: Floats
     path: Floats
     converged: bool
@@ -112,7 +113,7 @@ def in_threads(
         yield from pool.map(call, items)  # if the caller stops early, what waits is cancelled
 
 
-def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:
+def fit_from(patterns: Patterns, init: AnyParams, settings: Settings) -> Fit:
     """One EM run from exactly the given parameters; their zeros stay zero."""
     run = run_em(patterns, cells_of(init), init.weights, settings, zeros=cells_of(init) == 0)
     return _finish(patterns, run, [start_row("given", run)], 1, 1)
@@ -257,11 +258,11 @@ class Maximum:
 
     def __init__(self, run: Run, patterns: Patterns) -> None:
         self.run, self.n_kicks = run, 0
-        step = e_step(patterns, params_of(run.cells, run.overall), run.shares)
+        layout = patterns.layout
+        step = e_step(patterns, params_of(run.cells, run.overall, layout), run.shares)
         self.place = Place(run.cells, run.shares, step.posterior)
-        rows = rows_of(step.visits, patterns.n_states)
-        supported = np.broadcast_to(rows.sum(axis=-1, keepdims=True) > 0.5, rows.shape)
-        self._compared = supported.reshape(run.cells.shape) & (run.cells > 0.01)
+        supported = layout.sums(step.visits)[:, layout.row] > 0.5
+        self._compared = supported & (run.cells > 0.01)
 
     def is_near(self, run: Run) -> bool:
         """Whether a run that left from here has returned."""
@@ -402,9 +403,10 @@ def _finish(
 ) -> Fit:
     """Order the classes by size, mark rows without support, and make the final E-step."""
     order = np.argsort(-run.overall, kind="stable")
-    params, shares = params_of(run.cells[order], run.overall[order]), run.shares[:, order]
+    params = params_of(run.cells[order], run.overall[order], patterns.layout)
+    shares = run.shares[:, order]
     last = e_step(patterns, params, shares)
-    visits = rows_of(last.visits, patterns.n_states)[:, :-1].sum(axis=-1)
+    visits = patterns.layout.sums(last.visits)
     return Fit(
         params,
         shares,
@@ -463,7 +465,7 @@ class Starter:
     """Draws starting values for K classes from a pattern table; steps over gaps are left out."""
 
     def __init__(self, patterns: Patterns, n_classes: int, rng: np.random.Generator) -> None:
-        self.n_states = patterns.n_states
+        self.layout = patterns.layout
         self.n_classes = n_classes
         self.rng = rng
         cell = patterns.cell[patterns.tokens]
@@ -557,14 +559,13 @@ class Starter:
         if kind == "classes":
             taken = self.rng.random(self.n_classes) < 0.5
             shares = np.where(taken, other.shares, here.shares)
-            chosen = taken[:, None, None]
+            chosen = taken[:, None]
         else:
             shares = here.shares
-            chosen = (self.rng.random(self.n_states + 1) < 0.4)[:, None]
-        theirs, ours = rows_of(other.cells, self.n_states), rows_of(here.cells, self.n_states)
-        cells = np.where(chosen, theirs, ours)
+            chosen = (self.rng.random(self.layout.n_states + 1) < 0.4)[self.layout.before]
+        cells = np.where(chosen, other.cells, here.cells)
         shares = shares / shares.sum(axis=-1, keepdims=True)
-        return self._rows(cells.reshape(here.cells.shape), 1e-6), shares
+        return self._rows(cells, 1e-6), shares
 
     def _split(self, here: Place) -> Start:
         cells, shares = here.cells.copy(), here.shares.copy()
@@ -580,8 +581,8 @@ class Starter:
         if self.rng.random() < 0.5:
             spread = np.sqrt(self.common * (1 - self.common))
             return self._visitors(self.rng.choice(len(spread), p=spread / spread.sum()))
-        into = range(self.rng.integers(self.n_states), len(self.common), self.n_states)
-        rows = np.concatenate([self._visitors(cell) for cell in into])
+        into = np.flatnonzero(self.layout.after == self.rng.integers(self.layout.n_states))
+        rows = np.concatenate([self._visitors(cell) for cell in into.tolist()])
         return np.unique(rows)
 
     def _visitors(self, cell: int) -> NDArray[Any]:
@@ -612,11 +613,10 @@ class Starter:
         if not self.counts.nnz:  # all patterns consist of gaps alone
             return np.zeros(len(self.weights))
         row = np.repeat(np.arange(len(self.weights)), np.diff(self.counts.indptr))
-        state = self.counts.indices // self.n_states
-        left = sparse.csr_array(
-            (self.counts.data, (row, state)), (len(self.weights), self.n_states + 1)
-        )
-        rate = (self.counts.data + self.pooled[self.counts.indices]) / (left[row, state] + 1)
+        of_chain = self.layout.row[self.counts.indices]
+        shape = (len(self.weights), len(self.layout.bounds) - 1)
+        left = sparse.csr_array((self.counts.data, (row, of_chain)), shape)
+        rate = (self.counts.data + self.pooled[self.counts.indices]) / (left[row, of_chain] + 1)
         terms = self.counts.data * np.log(rate)
         return np.bincount(row, weights=terms, minlength=len(self.weights)).astype(float)
 
@@ -627,5 +627,5 @@ class Starter:
         return cells, probabilities(weighted.sum(axis=0), smooth)
 
     def _rows(self, cells: Floats, prior: Floats | float = 0.0) -> Floats:
-        """Cells made to sum to one in each row of states."""
-        return probabilities(rows_of(cells + prior, self.n_states)).reshape(cells.shape)
+        """Cells made to sum to one in each row of the chain."""
+        return row_probabilities(cells + prior, self.layout)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,15 @@ from scipy.stats import beta
 from font.checks import counted, listed, whole_number
 from font.errors import InputError, ReportWarning
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, as_sequences, draw_like
+from mmlca.model.forms import LEFT_OUT, left_out_text, too_fine
+from mmlca.model.inference import information_criteria
+from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
 from mmlca.model.search import in_threads
 from mmlca.model.settings import CRITERIA, Criterion, SampleSize
+from mmlca.sequences.forms import PLAIN, Form, make_form
 from mmlca.sequences.type import Sequences
+
+AnyForm: TypeAlias = Form | Mapping[str, Any] | str
 
 _PASSED_ON = ("prior", "zeros", "max_iter", "tol", "n_jobs")  # settings that tests share with fits
 
@@ -28,6 +33,7 @@ def select_n_classes(
     ks: Iterable[int] = range(1, 9),
     seed: Seed = None,
     *,
+    forms: Iterable[AnyForm] | None = None,
     criterion: Criterion = "bic",
     n: SampleSize = "sequences",
     blrt: int = 0,
@@ -43,6 +49,12 @@ def select_n_classes(
     seed : int or Generator, optional
         Every fit uses the same one, so that adding a site or a K changes no other fit, and
         each fit is that of `MixtureMarkov(K, seed=seed)`.
+    forms : forms of chains to compare as well, optional
+        Each "plain", or a dictionary of `stays`, `periods` and `shared` of `MixtureMarkov`, as in
+        ["plain", {"stays": (2, 4)}]. One of all forms and K is chosen. Here the criteria count
+        the parameters of cells that occur in the data, for plain chains too. If windows are
+        missing, all forms leave out the steps that any of them does, plain chains too, since
+        likelihoods of different steps cannot be compared; a warning counts them.
     criterion : the one that chooses; smaller is better for all of them
     n : what BIC, SABIC, CAIC and ICL count (see `MixtureMarkov.bic`)
     blrt : int
@@ -60,6 +72,7 @@ def select_n_classes(
         classes in percent), with `blrt` also `blrt_p` and its Monte-Carlo error `blrt_error` (NaN
         for K = 1), `replicated` and `searches` (so many of the independent searches reached the
         maximum, see `MixtureMarkov`), `converged`, and `chosen`, true for the best K of the site.
+        With `forms` the column `form` names them, and `chosen` marks one row of all forms.
         `vote` gives the sites' majority; it is also in `.attrs["n_classes"]`.
         `compare_criteria` says in words where the criteria disagree.
 
@@ -79,19 +92,74 @@ def select_n_classes(
     if not isinstance(seed, (int, np.integer)):
         seed = int(np.random.default_rng(seed).integers(2**63))
     kept = {name: settings[name] for name in _PASSED_ON if name in settings}
-    fits, tests = {}, {}
-    for site, k in candidates(sites, ks, criterion):
-        if progress is not None:
-            progress(str(site), k)
-        if blrt and k > 1:
-            tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept)
-        fits[site, k] = fit_quietly(MixtureMarkov(k, seed=seed, **settings), sites[site])
-    table = compare_fits(fits, criterion, n, tests if blrt else None)
+    own = make_form(*(settings.pop(name, None) for name in Form._fields))
+    tried = [own] if forms is None else _read_forms(forms, own)
+    finest = _find_finest(tried, sites)
+    ks, parts = list(ks), []
+    for form in tried:
+        fits, tests = {}, {}
+        parts_of = form._asdict()
+        for site, k in candidates(sites, ks, criterion, form):
+            if progress is not None:
+                progress(str(site), k)
+            if blrt and k > 1:
+                tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept, **parts_of)
+            model = MixtureMarkov(k, seed=seed, **parts_of, **settings)
+            model._finest = finest
+            fits[site, k] = fit_quietly(model, sites[site])
+        table = _criteria_of(fits, n, tests if blrt else None, by_cells=forms is not None)
+        parts.append(table if forms is None else table.assign(form=form.title))
+    table = _choose(pd.concat(parts, ignore_index=True), criterion)
     return table if several else table.drop(columns="site")
 
 
+def _read_forms(forms: Iterable[AnyForm], own: Form) -> list[Form]:
+    """The forms to compare, checked; `own` is the one that the settings of fits give."""
+    if own != PLAIN:
+        raise InputError("stays and periods stand beside forms; give them as one of the forms.")
+    tried = []
+    for form in forms:
+        if isinstance(form, Mapping):
+            form = make_form(**form)
+        elif form == "plain":
+            form = PLAIN
+        if not isinstance(form, Form):
+            raise InputError(
+                f"each form must be 'plain' or a dictionary such as {{'stays': (2, 4)}}, found "
+                f"{form!r}."
+            )
+        tried.append(form)
+    if not tried or len(set(tried)) < len(tried):
+        raise InputError("forms must name at least one form, and each of them once.")
+    return tried
+
+
+def _find_finest(forms: list[Form], sites: Mapping[str, Sequences]) -> Form | None:
+    """The form with the cut points of all, whose steps several forms are compared on.
+
+    None where no window is missing, or for a single form, since all steps count then.
+    """
+    if len(forms) == 1:
+        return None
+    finest = Form(tuple(sorted({cut for form in forms for cut in form.stays})))
+    is_missing = False
+    for site, data in sites.items():
+        if text := left_out_text(data.patterns_of(PLAIN, finest), len(data)):
+            is_missing = True
+            where = f"site {site}: " if site else ""
+            warnings.warn(
+                ReportWarning(
+                    f"{where}{text.split(';')[0]}; so that forms can be compared, all of them "
+                    "leave out these.",
+                    LEFT_OUT,
+                ),
+                stacklevel=3,
+            )
+    return finest if is_missing else None
+
+
 def candidates(
-    sites: Mapping[str, Sequences], ks: Iterable[int], criterion: Criterion
+    sites: Mapping[str, Sequences], ks: Iterable[int], criterion: Criterion, form: Form = PLAIN
 ) -> list[tuple[str, int]]:
     """Every site with every K that can be fitted there; warns of those that cannot."""
     if criterion not in CRITERIA:
@@ -103,7 +171,7 @@ def candidates(
         raise InputError("there are no sites to compare: the mapping is empty.")
     pairs = []
     for site, data in sites.items():
-        most = int((data.patterns.weights > 0).sum())
+        most = int((data.patterns_of(form).weights > 0).sum())
         left_out = [k for k in tried if k > most]
         if left_out:
             warnings.warn(
@@ -122,6 +190,8 @@ def fit_quietly(model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
     """Fit without the warnings that a table of models has columns for (replicated, converged)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the best of|EM stopped")
+        if model._finest is not None:  # the comparison has counted them
+            warnings.filterwarnings("ignore", ".* are left out because windows are missing")
         return model.fit(data)
 
 
@@ -132,15 +202,33 @@ def compare_fits(
     tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None = None,
 ) -> pd.DataFrame:
     """The table of `select_n_classes` from the fits, by site and K, and the tests if any."""
-    table = pd.DataFrame([{"site": site, **_row(m, k, n)} for (site, k), m in fits.items()])
+    return _choose(_criteria_of(fits, n, tests), criterion)
+
+
+def _criteria_of(
+    fits: Mapping[tuple[str, int], MixtureMarkov],
+    n: SampleSize,
+    tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None,
+    by_cells: bool = False,
+) -> pd.DataFrame:
+    """The table without the choice; `by_cells` counts the parameters of cells that occur."""
+    rows = [{"site": site, **_row(m, k, n, by_cells)} for (site, k), m in fits.items()]
+    table = pd.DataFrame(rows)
     if tests is not None:
         found = [tests.get(pair) for pair in fits]
         table["blrt_p"] = [np.nan if test is None else test.p_value for test in found]
         table["blrt_error"] = [np.nan if test is None else test.mc_error for test in found]
     last = ["replicated", "searches", "converged"]
-    table = table[[name for name in table.columns if name not in last] + last]
+    return table[[name for name in table.columns if name not in last] + last]
+
+
+def _choose(table: pd.DataFrame, criterion: Criterion) -> pd.DataFrame:
+    """The same table with the choice of each site; a column of forms goes to the front."""
+    if "form" in table:
+        first = ["site", "form", "classes"]
+        table = table[first + [name for name in table.columns if name not in first]].copy()
     table["chosen"] = table.index.isin(table.groupby("site", sort=False)[criterion].idxmin())
-    table.attrs["n_classes"] = vote(table)
+    table.attrs |= {"n_classes": vote(table), "criterion": criterion}
     return table
 
 
@@ -164,10 +252,29 @@ def compare_criteria(table: pd.DataFrame) -> str:
     ...                                "aic": [9.0, 7.0, 6.0]}))
     'BIC chooses 2 classes, AIC 3, the largest number tried: try more.'
     """
+    describe = _forms_sentence if "form" in table.columns else _criteria_sentence
     if "site" not in table.columns:
-        return _criteria_sentence(table)
+        return describe(table)
     parts = table.groupby("site", sort=False)
-    return " ".join(f"{site}: {_criteria_sentence(rows)}" for site, rows in parts)
+    return " ".join(f"{site}: {describe(rows)}" for site, rows in parts)
+
+
+def _forms_sentence(table: pd.DataFrame) -> str:
+    """Which form is chosen with how many classes, and what each of the others would give."""
+    criterion = table.attrs.get("criterion", "bic")
+    best = table.loc[table[criterion].idxmin()]
+    parts = [
+        f"{criterion.upper()} chooses {best['form']} chains with "
+        f"{counted(int(best['classes']), 'class', 'classes')}"
+    ]
+    for form, rows in table.groupby("form", sort=False):
+        other = rows.loc[rows[criterion].idxmin()]
+        if form != best["form"]:
+            parts.append(
+                f"{form} chains would have {counted(int(other['classes']), 'class', 'classes')} "
+                f"and a {criterion.upper()} larger by {other[criterion] - best[criterion]:,.1f}"
+            )
+    return f"{'; '.join(parts)}."
 
 
 def _criteria_sentence(table: pd.DataFrame) -> str:
@@ -201,12 +308,17 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
     return int(table["classes"].max())
 
 
-def _row(model: MixtureMarkov, k: int, n: SampleSize) -> dict[str, Any]:
-    criteria = model.criteria(n)
+def _row(model: MixtureMarkov, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
+    criteria, n_parameters = model.criteria(n), model.n_parameters_
+    if by_cells:
+        n_parameters = model._n_occurring
+        size = model.n_sequences_ if n == "sequences" else model.n_timepoints_
+        entropy = model.classification_entropy_
+        criteria = information_criteria(model.loglik_, n_parameters, size, entropy)
     return {
         "classes": k,
         "loglik": model.loglik_,
-        "parameters": model.n_parameters_,
+        "parameters": n_parameters,
         **{name: criteria[name] for name in ("aic", "bic", "sabic", "caic", "icl")},
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
@@ -352,15 +464,19 @@ def bootstrap_lrt(
 
 
 def _simulate_statistic(
-    params: MarkovParams,
+    params: AnyParams,
     data: Sequences,
     k: int,
     fit: Callable[[Sequences, int, int], MixtureMarkov],
     rng: np.random.Generator,
 ) -> float:
-    """The statistic of simulated data; 0 where they are too alike for k classes."""
+    """The statistic of simulated data; 0 where they are too alike for k classes.
+
+    Also where, by chance, nobody is in a state for as long as the last bin of time in state.
+    """
     copy = Sequences.from_codes(draw_like(params, data, rng), data.states, weights=data.weights)
-    if k > len(copy.patterns):
+    patterns = copy.patterns_of(params.form)
+    if k > len(patterns) or too_fine(patterns):
         return 0.0
     seed = int(rng.integers(2**63))
     return float(max(0.0, 2 * (fit(copy, k, seed).loglik_ - fit(copy, k - 1, seed).loglik_)))

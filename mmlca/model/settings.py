@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -69,6 +70,34 @@ class ModelSettings(Settings):
     def reported_prior(self) -> float:
         """The prior of models whose probabilities a study reports: too small to matter."""
         return 1e-4 if self.prior is None else self.prior
+
+
+def _numbers(value: Any) -> Any:
+    """The numbers of a text such as "2,4", as options of commands give them."""
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,4}(\s*,\s*\d{1,4})*\s*", value):
+        return tuple(int(part) for part in value.split(","))
+    return value
+
+
+CutPoints = Annotated[tuple[int, ...], Field(strict=False), BeforeValidator(_numbers)]
+
+
+class FormSettings(Settings):
+    """Which parts the chains have besides the present state; see `mmlca.MixtureMarkov`."""
+
+    stays: CutPoints | None = setting(
+        None,
+        "Cut points of time in state, on which leaving depends: 2,4 for windows 1, 2–3 and 4+.",
+        example=(2, 4),
+    )
+    periods: CutPoints | None = setting(
+        None,
+        "Cut points of time since the start: 5 for windows 1–4 and 5+, which differ in all steps.",
+        example=(5,),
+    )
+    shared: Literal["destinations"] | None = setting(
+        None, "What periods share: destinations, so that they change the leaving of states alone."
+    )
 
 
 class InferenceSettings(Settings):

@@ -14,7 +14,7 @@ from font.errors import InputError
 from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import AnyParams, FormParams, MarkovParams
 from mmlca.sequences.checks import MAX_STATES
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="MixtureMarkov")
 
 _FILE_LIMIT = 64 * 2**20
-_MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS = 1_000, 10_000, 500
+_MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS, _MAX_CUTS = 1_000, 10_000, 500, 200
+_cuts = Field(min_length=1, max_length=_MAX_CUTS + 1)
 _classes = Field(min_length=1, max_length=_MAX_CLASSES)
 _states = Field(min_length=1, max_length=MAX_STATES)
 _terms = Field(min_length=1, max_length=_MAX_TERMS, strict=False)  # lists, which become tuples
@@ -45,6 +46,30 @@ class ParamsPart(_Strict):
     weights: Shares
     initial: Annotated[list[Row], _classes]
     transition: Annotated[list[Annotated[list[Row], Field(max_length=MAX_STATES)]], _classes]
+
+
+class FormPart(_Strict):
+    """Which parts the chains have; `make_form` checks them."""
+
+    stays: Annotated[list[int], Field(max_length=_MAX_CUTS)] = []
+    periods: Annotated[list[int], Field(max_length=_MAX_CUTS)] = []
+    shared: Literal["destinations"] | None = None
+
+
+class FormParamsPart(_Strict):
+    """Probabilities of chains of a form other than plain; `FormParams` checks shapes and sums."""
+
+    form: FormPart
+    weights: Shares
+    initial: Annotated[list[Row], _classes]
+    leaving: Annotated[
+        list[Annotated[list[Annotated[list[Row], _cuts]], _cuts]],
+        _classes,
+    ]
+    destination: Annotated[
+        list[Annotated[list[Annotated[list[Row], Field(max_length=MAX_STATES)]], _cuts]],
+        _classes,
+    ]
 
 
 class GroupPart(_Strict):
@@ -105,6 +130,12 @@ class ModelFile(_Strict):
     n_searches: Annotated[int, Field(ge=0)] | None = None  # absent from older files
 
 
+class FormFile(ModelFile):
+    """The same for chains of a form other than plain, whose parameters name it."""
+
+    params: FormParamsPart  # type: ignore[assignment]
+
+
 _FIELDS = list(ModelFile.model_fields)
 _ATTRIBUTES = _FIELDS[_FIELDS.index("params") + 1 :]
 
@@ -131,38 +162,48 @@ def to_dict(model: MixtureMarkov) -> dict[str, Any]:
 
 def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
     """The model that a file holds; or one sentence that says what is wrong."""
+    params = stored.get("params") if isinstance(stored, Mapping) else None
+    has_form = isinstance(params, Mapping) and "form" in params
     try:
-        content = ModelFile.model_validate(stored)
+        content = (FormFile if has_form else ModelFile).model_validate(stored)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(f"not a model of mmlca: {where}: {first['msg']}.") from None
-    params = MarkovParams.from_dict(content.params.model_dump())
-    if params.n_states != len(content.states):
-        raise InputError(f"the model has {params.n_states} states but names {len(content.states)}.")
+    chains, form = _params(content.params)
+    if chains.n_states != len(content.states):
+        raise InputError(f"the model has {chains.n_states} states but names {len(content.states)}.")
     groups = tuple(part.group for part in content.groups)
     shares = [part.weights for part in content.groups]
     if len(set(groups)) != len(groups):
         raise InputError("the model names a group twice.")
     for group, row in zip(groups, shares, strict=True):
-        if len(row) != params.n_classes or abs(sum(row) - 1) > 1e-4:
+        if len(row) != chains.n_classes or abs(sum(row) - 1) > 1e-4:
             raise InputError(
-                f"the group {group!r} needs {params.n_classes} class proportions with the sum 1; "
+                f"the group {group!r} needs {chains.n_classes} class proportions with the sum 1; "
                 f"found {len(row)} with the sum {sum(row):.6g}."
             )
-    model = kind(params.n_classes, prior=content.prior)
-    model._set_params_(params, tuple(content.states), groups, shares)
+    model = kind(chains.n_classes, prior=content.prior, **form)
+    model._set_params_(chains, tuple(content.states), groups, shares)
     for name in _ATTRIBUTES:
         setattr(model, f"{name}_", getattr(content, name))
     if (part := content.covariates) is not None:
         design = Design.from_dict(part.design.model_dump())
-        shape = len(design.columns), params.n_classes
+        shape = len(design.columns), chains.n_classes
         if len(part.coefficients) != shape[0] or {len(x) for x in part.coefficients} != {shape[1]}:
             raise InputError(
                 f"the model's coefficients must be {shape[0]} rows of {shape[1]} numbers."
             )
         model._set_coefficients(design, np.array(part.coefficients))
     return model
+
+
+def _params(part: ParamsPart | FormParamsPart) -> tuple[AnyParams, dict[str, Any]]:
+    """The parameters, and the settings that give the form of their chains."""
+    stored = part.model_dump()
+    if isinstance(part, ParamsPart):
+        return MarkovParams.from_dict(stored), {}
+    return FormParams.from_dict(stored), stored["form"]
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:

@@ -19,7 +19,7 @@ from scipy.special import log_softmax
 from font.errors import InputError, ReportWarning, option
 from mmlca.model import em
 from mmlca.model.covariates import logit_information
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.params import AnyParams, Floats, FormParams, MarkovParams
 from mmlca.model.settings import Correction
 from mmlca.sequences.type import Sequences
 
@@ -451,19 +451,20 @@ class FirstStep(NamedTuple):
     shares: Floats
 
 
-def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Floats) -> FirstStep:
+def first_step(params: AnyParams, data: Sequences, assigned: Floats, case: Floats) -> FirstStep:
     """The effects of a model's parameters on D, given assignments (n, K) and case weights."""
-    inverse, total = data.patterns.inverse, case.sum()
-    n_patterns = len(data.patterns)
+    patterns = data.patterns_of(params.form)
+    inverse, total = patterns.inverse, case.sum()
+    n_patterns = len(patterns)
     weight = np.bincount(inverse, weights=case, minlength=n_patterns)
     given = em.sum_by_pattern(inverse, assigned * case[:, None], n_patterns)
-    base = em.e_step(data.patterns, params)
+    base = em.e_step(patterns, params)
     table = base.posterior.T @ given / total
     share = base.posterior.T @ weight / total
     scores, errors, shares = [], [], []
     possible = np.isfinite(base.logliks)  # patients without weight may be impossible
     for up, down in _shift_each_logit(params):
-        above, below = em.e_step(data.patterns, up), em.e_step(data.patterns, down)
+        above, below = em.e_step(patterns, up), em.e_step(patterns, down)
         slope = (above.posterior - below.posterior) / (2 * _STEP)
         change = np.subtract(above.logliks, below.logliks, out=np.zeros(n_patterns), where=possible)
         scores.append(change / (2 * _STEP))
@@ -481,16 +482,30 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     )
 
 
-def _shift_each_logit(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams]]:
+def _shift_each_logit(params: AnyParams) -> Iterator[tuple[AnyParams, AnyParams]]:
     """The parameters after each free logit was moved up, and after it was moved down."""
     k, s = params.initial.shape
-    tables = [params.weights[None], params.initial, params.transition.reshape(k * s, s)]
+    tables = [params.weights[None], params.initial]
+    if isinstance(params, MarkovParams):
+        tables.append(params.transition.reshape(k * s, s))
+    else:
+        leaving = np.stack([1 - params.leaving, params.leaving], axis=-1)
+        tables += [leaving.reshape(-1, 2), params.destination.reshape(-1, s)]
 
-    def shifted(part: int, row: int, cell: int, by: float) -> MarkovParams:
+    def shifted(part: int, row: int, cell: int, by: float) -> AnyParams:
         moved = [table.copy() for table in tables]
         moved[part][row, cell] *= np.exp(by)
         moved[part][row] /= moved[part][row].sum()
-        return MarkovParams(moved[0][0], moved[1], moved[2].reshape(k, s, s))
+        weights, initial, chains, *more = moved
+        if isinstance(params, MarkovParams):
+            return MarkovParams(weights[0], initial, chains.reshape(k, s, s))
+        return FormParams(
+            params.form,
+            weights[0],
+            initial,
+            chains[:, 1].reshape(params.leaving.shape),
+            more[0].reshape(params.destination.shape),
+        )
 
     for part, table in enumerate(tables):
         for r, row in enumerate(table):

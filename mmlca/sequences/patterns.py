@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mmlca.sequences.forms import PLAIN, Form, Layout, layout_of, step_contexts
+
 _BLOCK = 1 << 15
 _MEMO = 1 << 14
 
@@ -26,8 +28,9 @@ class Patterns:
 
     A pattern is a set of tokens; a token is a cell and how often the pattern visits it.
     Cell i·S + j is the step from state i to j, and i = S is the start: cell S·S + j means
-    "begins in j". Cell S·(S + 1) + g is row g of `gaps`. The order of the patterns does not
-    depend on the order of the patients.
+    "begins in j". Cell S·(S + 1) + g is row g of `gaps`. Chains of another form have other cells
+    (`mmlca.sequences.forms.Layout`) and no gaps. The order of the patterns does not depend on the
+    order of the patients.
 
     Parameters
     ----------
@@ -46,6 +49,11 @@ class Patterns:
         Summed weights of each pattern's patients.
     starts : (H + 1,) int64, optional
         For a table `by_group`: the patterns of group h are rows starts[h] to starts[h + 1].
+    form : Form
+        The form of the chains that the patterns are for.
+    left_out : steps, patients
+        For forms other than plain: how many steps of how many patients are left out because
+        windows are missing.
     """
 
     n_states: int
@@ -57,14 +65,21 @@ class Patterns:
     inverse: NDArray[np.int32]
     weights: NDArray[np.float64]
     starts: NDArray[np.int64] | None = None
+    form: Form = PLAIN
+    left_out: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         return len(self.weights)
 
     @property
+    def layout(self) -> Layout:
+        """The cells; gaps come after them."""
+        return layout_of(self.form, self.n_states)
+
+    @property
     def n_cells(self) -> int:
-        """Steps and beginnings, S·(S + 1); gaps come after them."""
-        return self.n_states * (self.n_states + 1)
+        """Number of cells, without gaps."""
+        return self.layout.n_cells
 
     def reweight(self, weights: ArrayLike) -> Self:
         """The same table for other patients' weights (n,): a resample, a fold, a pseudo-site."""
@@ -190,6 +205,66 @@ def reduce_codes(codes: NDArray[np.int8], n_states: int) -> Patterns:
         gaps,
         inverse,
         weights,
+    )
+
+
+def reduce_steps(
+    codes: NDArray[np.int8], lengths: NDArray[np.int32], n_states: int, form: Form, finest: Form
+) -> Patterns:
+    """Distinct patterns of patients, without steps whose context is not known, each with weight 1.
+
+    In plain chains a step is one token; in others it is one if the patient stays, and two if the
+    patient leaves: leaving, and the destination. Steps whose context in chains of the form `finest`
+    is not known, because windows are missing, are left out, and so are first states that are
+    missing; `left_out` counts the steps. `finest` has all cut points of `form`.
+    """
+    from scipy import sparse
+
+    first, number = distinct_rows(codes, lengths)
+    rows, layout = codes[first], layout_of(form, n_states)
+    n_rows, n_times = rows.shape
+    bins, period, _ = step_contexts(rows, form)
+    known = step_contexts(rows, finest)[2]
+    row, t = np.nonzero(known)
+    before, after, at = rows[row, t].astype(np.int64), rows[row, t + 1].astype(np.int64), period[t]
+    moves = before != after
+    begins = np.flatnonzero(rows[:, 0] >= 0) if n_times else np.empty(0, dtype=np.int64)
+    if form == PLAIN:
+        cells, places = [before * n_states + after], [row]
+    else:
+        cells = [
+            layout.context_cell(at, bins[row, t], before) + moves,
+            layout.destination_cell(at, before, after)[moves],
+        ]
+        places = [row, row[moves]]
+    cells.append(layout.initial.start + rows[begins, 0].astype(np.int64))
+    place = np.concatenate([*places, begins])
+    ones = np.ones(len(place), dtype=np.uint64)
+    shape = (n_rows, layout.n_cells)
+    counts = sparse.csr_array((ones, (place, np.concatenate(cells))), shape)
+    counts.sort_indices()
+    keys = np.random.default_rng(0).integers(2**64, size=(layout.n_cells, 2), dtype=np.uint64)
+    _, kept, rank = np.unique(counts @ keys, axis=0, return_index=True, return_inverse=True)
+    table = counts[kept]
+    token, tokens = np.unique(
+        table.indices.astype(np.int64) * (n_times + 1) + table.data.astype(np.int64),
+        return_inverse=True,
+    )
+    inverse = rank.reshape(-1)[number]
+    seen = rows >= 0
+    n_steps = np.where(seen.any(axis=1), n_times - 1 - seen[:, ::-1].argmax(axis=1), 0)
+    missed = (n_steps - known.sum(axis=1))[number]
+    return Patterns(
+        n_states,
+        table.indptr.astype(np.int64),
+        tokens.astype(np.int32).reshape(-1),
+        (token // (n_times + 1)).astype(np.int32),
+        (token % (n_times + 1)).astype(np.int32),
+        np.empty((0, 3), dtype=np.int64),
+        inverse.astype(np.int32),
+        np.bincount(inverse, minlength=len(kept)).astype(float),
+        form=form,
+        left_out=(int(missed.sum()), int((missed > 0).sum())),
     )
 
 

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences import build, files
-from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes
+from mmlca.sequences.forms import PLAIN, Form
+from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes, reduce_steps
 
 Labels: TypeAlias = pd.Series | pd.Categorical | Sequence[Hashable] | NDArray[Any]
 """One label per patient: a Series indexed by id, or values in the order of the patients."""
@@ -122,6 +123,25 @@ class Sequences:
         table = reduce_codes(self.codes, self.n_states)
         return table if (self.weights == 1).all() else table.reweight(self.weights)
 
+    def patterns_of(self, form: Form, finest: Form | None = None) -> Patterns:
+        """The distinct patterns for chains of a form, computed once for each form.
+
+        Forms other than plain leave out the steps whose context is not known where windows are
+        missing. With `finest`, a form with further cut points, this one does, too, and leaves out
+        the same steps.
+        """
+        if form == PLAIN and finest is None:
+            return self.patterns
+        key = form, finest or form
+        if key not in self._patterns:
+            table = reduce_steps(self.codes, self.lengths, self.n_states, *key)
+            self._patterns[key] = table.reweight(self.weights)
+        return self._patterns[key]
+
+    @cached_property
+    def _patterns(self) -> dict[tuple[Form, Form], Patterns]:
+        return {}
+
     def __len__(self) -> int:
         return len(self.codes)
 
@@ -208,6 +228,8 @@ class Sequences:
         other = replace(self, weights=checked.weights)
         if "patterns" in self.__dict__:
             other.__dict__["patterns"] = self.patterns.reweight(other.weights)
+        tables = self._patterns.items()
+        other._patterns.update({key: table.reweight(other.weights) for key, table in tables})
         return other
 
     def absorb(self, *states: str) -> Self:

@@ -19,9 +19,18 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.model import em
+from mmlca.model.forms import state_shares, step_probabilities
 from mmlca.model.outcomes import holm
-from mmlca.model.params import AnySequences, MarkovParams, Seed, draw_codes, in_states
+from mmlca.model.params import (
+    AnyParams,
+    AnySequences,
+    MarkovParams,
+    Seed,
+    draw_codes,
+    in_states,
+)
 from mmlca.sequences.checks import listed
+from mmlca.sequences.forms import layout_of
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import (
     add_totals,
@@ -74,9 +83,9 @@ class Diagnostics:
         `patients` (assigned, who make the step).
     stays : DataFrame
         class, state, `duration` (times in the state so far), `leaving` (share who leave next)
-        and `expected` (the same at all durations), `n`, `patients` and `leavers` (assigned to
-        the class), `left_ever` and `stayed_ever` (the same at any duration). Durations of fewer
-        than one membership are left out.
+        and `expected` (the same at all durations in plain chains), `n`, `patients` and `leavers`
+        (assigned to the class), `left_ever` and `stayed_ever` (the same at any duration).
+        Durations of fewer than one membership are left out.
     tests : DataFrame
         What is tested, `statistic`, `typical` (its mean in sequences drawn from the model),
         `effect` (its size: √((statistic − typical)/n) for n events, at least 0; Cohen called 0.1
@@ -158,6 +167,9 @@ class Diagnostics:
         # the share that the chain expects is that of all who leave, whatever the duration
         ever = np.maximum(stayed[["left_ever", "stayed_ever"]], 1)
         few = np.asarray(is_small(ever, min_count).any(axis=1))
+        # where it depends on the duration, that of all who leave after so long, or longer
+        varies = stayed.groupby(["class", "state"])["expected"].transform("nunique") > 1
+        few |= (varies & stays["leaving"].isna()).to_numpy()
         stays = stays.assign(
             leaving=stays["leaving"].round(_SHOWN_DIGITS),
             expected=stays["expected"].round(_SHOWN_DIGITS).mask(few),
@@ -334,10 +346,18 @@ class Counts:
 
     def steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Every step: whose, and (half · S + from) · S + to."""
-        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
+        patient, time = self._all_steps()
         half = (time >= (self.codes.shape[1] - 1) / 2).astype(np.intp)
         before, after = self.codes[patient, time], self.codes[patient, time + 1]
         return patient, (half * self.n_states + before) * self.n_states + after
+
+    def step_times(self) -> NDArray[np.intp]:
+        """The time of each step of `steps`, counted from 0."""
+        return self._all_steps()[1]
+
+    def _all_steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
+        return patient, time
 
     def triples(self) -> Floats:
         """Memberships by three states in a row, (K, S, S, S)."""
@@ -348,6 +368,17 @@ class Counts:
 
     def durations(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Every step from a stay whose beginning was seen: whose, duration · S + state, leaves?"""
+        c, age = self.codes, self._ages()
+        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
+        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
+        return patient, event, c[patient, time + 1] != c[patient, time]
+
+    def duration_times(self) -> NDArray[np.intp]:
+        """The time of each step of `durations`, counted from 0."""
+        return np.nonzero((self._ages()[:, :-1] > 0) & (self.codes[:, 1:] >= 0))[1]
+
+    def _ages(self) -> NDArray[np.intp]:
+        """Times in the state so far, where its beginning was seen, (n, T)."""
         c, n_times = self.codes, self.codes.shape[1]
         age = np.zeros(c.shape, dtype=np.intp)  # times in the state so far; 0: not known
         age[:, 0] = c[:, 0] >= 0
@@ -355,15 +386,13 @@ class Counts:
             same = (c[:, t] == c[:, t - 1]) & (c[:, t] >= 0)
             began = (c[:, t] != c[:, t - 1]) & (c[:, t] >= 0) & (c[:, t - 1] >= 0)
             age[:, t] = np.where(same, np.where(age[:, t - 1] > 0, age[:, t - 1] + 1, 0), began)
-        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
-        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
-        return patient, event, c[patient, time + 1] != c[patient, time]
+        return age
 
 
 class _Chains(NamedTuple):
     """Chains, the proportions of each site (sites, K), and the prior that they were fitted with."""
 
-    params: MarkovParams
+    params: AnyParams
     shares: Floats
     prior: float
 
@@ -427,49 +456,75 @@ def _residual(observed: Floats, expected: Floats, n: Floats) -> Floats:
     return result
 
 
-def expected_states(params: MarkovParams, endings: Floats) -> Floats:
-    """Share of each state at each time in each class among those still observed, (K, T, S).
-
-    `endings` (T, S) are the shares of those in a state at a time whose follow-up ends then.
-    """
-    rows = [np.asarray(params.initial)]
-    for ends in endings[:-1]:
-        stay = rows[-1] * (1 - ends)
-        left = stay.sum(axis=1, keepdims=True)
-        stay = np.divide(stay, left, out=rows[-1].copy(), where=left > 0)
-        rows.append(np.einsum("ka,kab->kb", stay, params.transition))
-    return np.stack(rows, axis=1)
-
-
-def _expected_counts(counts: Counts, params: MarkovParams) -> Floats:
+def _expected_counts(counts: Counts, params: AnyParams) -> Floats:
     """Memberships expected by time and state, given how many are observed at each, (K, T, S)."""
     there = counts.at_sites().sum(axis=3, keepdims=True)
-    shares = np.stack([expected_states(params, ends) for ends in counts.endings()], axis=1)
+    n_times = counts.data.shape[1]
+    shares = np.stack([state_shares(params, n_times, ends) for ends in counts.endings()], axis=1)
     expected: Floats = (there * shares).sum(axis=1)
     return expected
 
 
-def _states(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _states(counts: Counts, params: AnyParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     data, (k, t, s) = counts.data, (counts.n_classes, counts.data.shape[1], counts.n_states)
     events = counts.states()
     observed, n = _rates(counts.total(*events, t * s).reshape(k, t, s))
     expected, _ = _rates(_expected_counts(counts, params))
     unseen = np.isnan(expected)  # at a time at which nobody is observed
-    expected[unseen] = expected_states(params, np.zeros((t, s)))[unseen]
+    expected[unseen] = state_shares(params, t)[unseen]
     keys = {"time": list(data.times), "state": list(data.states)}
     patients = counts.different(assigned, *events, t * s)
     return _frame(keys, observed, expected, n, patients)
 
 
-def _steps(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _steps(counts: Counts, params: AnyParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     k, s = counts.n_classes, counts.n_states
     events = counts.steps()
     observed, n = _rates(counts.total(*events, 2 * s * s).reshape(k, 2, s, s))
-    expected = np.broadcast_to(params.transition[:, None], observed.shape)
+    expected = _expected_rates(counts, params)
     states = list(counts.data.states)
     keys = {"half": list(_HALVES), "from": states, "to": states}
     patients = counts.different(assigned, *events, 2 * s * s)
     return _frame(keys, observed, expected, n, patients)
+
+
+def _expected_rates(counts: Counts, params: AnyParams) -> Floats:
+    """Rates of steps that the chains expect in each half, (K, 2, S, S).
+
+    Of chains other than plain it is the mean over the observed steps, by membership; where there is
+    none, over windows and periods.
+    """
+    k, s = counts.n_classes, counts.n_states
+    if isinstance(params, MarkovParams):
+        return np.broadcast_to(params.transition[:, None], (k, 2, s, s))
+    patient, event = counts.steps()
+    place = event // s  # half and state
+    chance = step_probabilities(params, counts.data.codes, patient, counts.step_times())
+    rates = np.empty((k, 2 * s, s))
+    for c in range(k):
+        members = counts.members[patient, c]
+        n = np.bincount(place, members, 2 * s)[:, None]
+        sums = [np.bincount(place, members * chance[:, c, j], 2 * s) for j in range(s)]
+        usual = np.tile(params.steps[c].mean(axis=(0, 1)), (2, 1))
+        rates[c] = np.divide(np.array(sums).T, n, out=usual, where=n > 0)
+    return rates.reshape(k, 2, s, s)
+
+
+def _expected_leaving(
+    counts: Counts, params: AnyParams, patient: NDArray[np.intp], event: NDArray[np.intp]
+) -> Floats:
+    """Shares who leave next that the chains expect by duration and state, (K, T, S)."""
+    k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
+    if isinstance(params, MarkovParams):
+        stay = np.diagonal(params.transition, axis1=1, axis2=2)
+        return np.broadcast_to(1 - stay[:, None, :], (k, t, s))
+    time = counts.duration_times()
+    chance = step_probabilities(params, counts.data.codes, patient, time)
+    leave = 1 - chance[np.arange(len(patient)), :, event % s]
+    n = counts.total(patient, event, t * s)
+    sums = [np.bincount(event, counts.members[patient, c] * leave[:, c], t * s) for c in range(k)]
+    share = np.divide(sums, n, out=np.full(n.shape, np.nan), where=n > 0)
+    return np.asarray(share).reshape(k, t, s)
 
 
 def _frame(
@@ -487,14 +542,13 @@ def _frame(
     return pd.DataFrame(columns, index=index).reset_index()
 
 
-def _stays(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _stays(counts: Counts, params: AnyParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
     patient, event, leaves = counts.durations()
     n = counts.total(patient, event, t * s)
     left = counts.total(patient[leaves], event[leaves], t * s)
     share = np.divide(left, n, out=np.full(n.shape, np.nan), where=n > 0)
-    stay = np.diagonal(params.transition, axis1=1, axis2=2)  # (K, S)
-    expected = np.broadcast_to(1 - stay[:, None, :], (k, t, s))
+    expected = _expected_leaving(counts, params, patient, event)
     names = [list(range(1, k + 1)), list(counts.data.states), list(range(1, t + 1))]
     index = pd.MultiIndex.from_product(names, names=["class", "state", "duration"])
     columns = {
@@ -512,15 +566,19 @@ def _stays(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> 
     return frame[frame["n"] >= _LEAST].reset_index(drop=True)
 
 
-def _alike(counts: Counts, params: MarkovParams) -> float:
+def _alike(counts: Counts, params: AnyParams) -> float:
     """The smallest distance between two classes; infinite for a single class."""
     k, s = counts.n_classes, counts.n_states
     patient, event = counts.steps()
     leaving = counts.total(patient, event, 2 * s * s).reshape(k, 2, s, s).sum(axis=(1, 3))
+    if isinstance(params, MarkovParams):
+        chains = params.transition
+    else:  # on average over the contexts
+        chains = params.steps.mean(axis=(1, 2))
     smallest = np.inf
     for a in range(k):
         for b in range(a + 1, k):
-            rows = np.abs(params.transition[a] - params.transition[b]).sum(axis=1) / 2
+            rows = np.abs(chains[a] - chains[b]).sum(axis=1) / 2
             first = np.abs(params.initial[a] - params.initial[b]).sum() / 2
             weight = leaving[a] / max(leaving[a].sum(), 1e-12)
             other = leaving[b] / max(leaving[b].sum(), 1e-12)
@@ -562,7 +620,7 @@ def _stay_statistic(counts: Counts) -> float:
     return float((((left - n * rate)[ok] / np.sqrt(spread[ok])) ** 2).sum())
 
 
-def _state_statistic(counts: Counts, params: MarkovParams) -> float:
+def _state_statistic(counts: Counts, params: AnyParams) -> float:
     """χ² of the states over time against what the chains expect of those still observed."""
     observed = counts.at_sites().sum(axis=1)
     expected = _expected_counts(counts, params)
@@ -570,7 +628,7 @@ def _state_statistic(counts: Counts, params: MarkovParams) -> float:
     return float((((observed - expected)[ok] / np.sqrt(expected[ok])) ** 2).sum())
 
 
-def _statistics(counts: Counts, params: MarkovParams) -> list[float]:
+def _statistics(counts: Counts, params: AnyParams) -> list[float]:
     """The four statistics, in the order of `_WORDS`."""
     s = counts.n_states
     halves = counts.total(*counts.steps(), 2 * s * s).reshape(-1, 2, s, s)
@@ -601,8 +659,8 @@ def _drawn_statistics(
 ) -> Floats:
     """The statistics of sets of sequences drawn from the model and fitted again, (n_sim, 4)."""
     params, data = chains.params, counts.data
-    zeros = np.zeros(data.n_states * (data.n_states + 1), dtype=bool)
-    settings = em.Settings(chains.prior, zeros, _REFIT, tol=0, accelerate=True)
+    layout = layout_of(params.form, data.n_states)
+    settings = em.Settings(chains.prior, layout.closed, _REFIT, tol=0, accelerate=True)
     cells, endings = em.cells_of(params), counts.endings()
     drawn = []
     for _ in range(n_sim):
@@ -612,10 +670,10 @@ def _drawn_statistics(
         _, first, number = np.unique(alike, return_index=True, return_inverse=True)
         site, weights = counts.site[first], np.bincount(number, data.weights).astype(float)
         other = Sequences.from_codes(codes[first], data.states, weights=weights)
-        table = other.patterns.by_group(site, counts.n_sites, weights)
+        table = other.patterns_of(params.form).by_group(site, counts.n_sites, weights)
         # since the model was fitted to its data, it is fitted to these
         again = em.run_em(table, cells, chains.shares, settings, zeros=cells == 0)
-        found = em.params_of(again.cells, again.overall)
+        found = em.params_of(again.cells, again.overall, layout)
         posterior = em.e_step(table, found, again.shares).posterior[table.inverse]
         drawn.append(_statistics(Counts(other, posterior, site), found))
     return np.array(drawn)
@@ -654,7 +712,8 @@ def _drawn(
         here = np.flatnonzero((counts.site == h) & (data.codes >= 0).any(axis=1))
         if not len(here):
             continue
-        share = em.params_of(em.cells_of(chains.params), chains.shares[h])
+        layout = layout_of(chains.params.form, data.n_states)
+        share = em.params_of(em.cells_of(chains.params), chains.shares[h], layout)
         drawn, _ = draw_codes(share, np.full(len(here), n_times), rng)
         ends = endings[h][np.arange(n_times), drawn.astype(np.intp)]
         over = rng.random(drawn.shape) < ends

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import mmlca
-from mmlca.tables.diagnostics import dependence, expected_states
+from mmlca.model.forms import state_shares
+from mmlca.tables.diagnostics import dependence
 from mmlca.tables.disclosure import is_small
 
 mpl.use("Agg")
@@ -86,7 +87,7 @@ def test_expected_states_by_enumeration() -> None:
             p *= CHAINS.transition[k, a, b]
         for t, state in enumerate(path):
             share[k, t, state] += p
-    assert expected_states(CHAINS, np.zeros((4, 2))) == pytest.approx(share)
+    assert state_shares(CHAINS, 4) == pytest.approx(share)
 
 
 def test_expected_states_of_those_still_observed_by_enumeration() -> None:
@@ -99,7 +100,7 @@ def test_expected_states_of_those_still_observed_by_enumeration() -> None:
                 p *= CHAINS.transition[k, a, b] * (1 - ends[t, a])
             share[k, n - 1, path[-1]] += p
     share /= share.sum(axis=2, keepdims=True)
-    assert expected_states(CHAINS, ends) == pytest.approx(share)
+    assert state_shares(CHAINS, len(ends), ends) == pytest.approx(share)
 
 
 def test_the_memory_statistic_by_hand() -> None:
@@ -303,7 +304,7 @@ def test_follow_up_that_ends_by_state_is_no_misfit() -> None:
     assert found.tests.set_index("test").loc["states over time", "p_value"] > 0.05
     late = found.states[found.states["time"] == found.states["time"].max()]
     assert late["residual"].abs().max() < 3
-    everyone = expected_states(STICKY, np.zeros((12, 2)))[:, -1].ravel()
+    everyone = state_shares(STICKY, 12)[:, -1].ravel()
     assert np.abs(late["observed"] - everyone).max() > 0.1  # what was expected before
 
 
