@@ -21,7 +21,7 @@ import font
 import mmlca
 from font.exchange.messages.refinement import read_step
 from mmlca.federation.results import site_patients, study_of
-from mmlca.study.results.site import site_results
+from mmlca.study.results.registry import site_results
 from mmlca.study.settings import Study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

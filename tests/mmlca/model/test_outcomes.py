@@ -285,6 +285,6 @@ def test_what_cannot_be_compared_is_said_in_a_sentence() -> None:
 
 def test_one_class_alone_is_compared_with_nothing() -> None:
     """Between sites the estimates of all other classes may be hidden."""
-    tests = wald_tests([Row(0, "1", "share of x", 0)], np.array([0.2]), np.eye(1))
+    tests = wald_tests([Row("1", "share of x", 0)], np.array([0.2]), np.eye(1))
     assert tests.empty
     assert "p_holm" in tests

@@ -180,7 +180,10 @@ def test_a_site_without_a_model_of_its_own_is_left_out(patients: dict[str, SiteP
     fits = fits_of(results_of(study_of(1), nobody))
     assert fits.tests is fits.parameters is fits.choice is fits.stability is None
     findings: Any = SimpleNamespace(
-        fits=fits, combined=SimpleNamespace(suggested=None, n_groups=2), class_names={}, sites="AB"
+        fits=fits,
+        combined=SimpleNamespace(suggested=None, n_groups=2, models={}, by_files=False),
+        class_names={},
+        sites="AB",
     )
     study = study_of(1)
     for section in (classes, fit_section, models_section):
