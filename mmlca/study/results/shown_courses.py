@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -355,18 +356,26 @@ def _rows_of(results: Results, groups: Groups, name: str) -> pd.DataFrame:
     return table.assign(group=[groups.numbers[site][group] for site, group in pairs])
 
 
+def _cells(
+    groups: Groups,
+    names: list[str],
+    sides: Callable[[CourseCounts], tuple[Sequence[str], Sequence[str]]],
+) -> pd.DataFrame:
+    """All cells of a table of each site and group, also those that nobody is in."""
+    rows = [
+        (site, number, first, second)
+        for site, part in groups.counts.items()
+        for number, counts in part.items()
+        for first, second in product(*sides(counts))
+    ]
+    return pd.DataFrame(rows, columns=["site", "group", *names])
+
+
 def _windows(results: Results, groups: Groups) -> pd.DataFrame:
     """Patients by window and state, of every window and state of the site."""
     found = _rows_of(results, groups, "windows")
-    cells = [
-        (site, number, time, state)
-        for site, part in groups.counts.items()
-        for number, counts in part.items()
-        for time in counts.times
-        for state in counts.states
-    ]
-    keys = ["site", "group", "time", "state"]
-    table = pd.DataFrame(cells, columns=keys).merge(found, how="left", on=keys)
+    cells = _cells(groups, ["time", "state"], lambda counts: (counts.times, counts.states))
+    table = cells.merge(found, how="left", on=list(cells))
     return table.fillna(dict.fromkeys(("count", "n", "patients"), 0.0))
 
 
@@ -374,15 +383,9 @@ def _steps(results: Results, groups: Groups) -> pd.DataFrame:
     """Steps from every state to every other one, and the patients who make them."""
     found = _rows_of(results, groups, "steps").drop(columns="model")
     rows = _rows_of(results, groups, "step_rows")[["site", "group", "from", "patients"]]
-    cells = [
-        (site, number, before, after)
-        for site, part in groups.counts.items()
-        for number, counts in part.items()
-        for before in counts.states
-        for after in counts.states
-    ]
-    keys = ["site", "group", "from", "to"]
-    table = pd.DataFrame(cells, columns=keys).merge(found, how="left", on=keys)
+    cells = _cells(groups, ["from", "to"], lambda counts: (counts.states, counts.states))
+    keys = list(cells)
+    table = cells.merge(found, how="left", on=keys)
     table = table.merge(rows.rename(columns={"patients": "n_patients"}), how="left", on=keys[:3])
     table = table.fillna(dict.fromkeys(("count", "patients", "n_patients"), 0.0))
     return table.assign(n=table.groupby(keys[:3], sort=False)["count"].transform("sum"))
