@@ -66,7 +66,9 @@ def _rules(study: Study, patients: SitePatients) -> Iterator[tuple[str, str | No
     """The views, and the classes of each site's own model at this site."""
     for view, groups in patients.groups.items():
         yield view, None, groups
-    for model in patients.labels if ENSEMBLE in patients.groups else ():
+    # of more sites, only each and all others are compared
+    few = ENSEMBLE in patients.groups and len(study.sites) <= MOST_SITES
+    for model in patients.labels if few else ():
         if model in study.sites:
             yield EVERYWHERE, model, patients.labels[model] + 1
 

@@ -208,10 +208,12 @@ def test_methods_describe_the_refinement_and_what_resamples_are() -> None:
     none: Any = SimpleNamespace(n_steps=0, converged=False)
     refit = refinement._refined(study_of("A", "B", ensemble={"refine": 0}), none)[0]
     assert "were estimated from the patients of the ensemble's clusters (refined model)" in refit
-    fitted = models._fitted(study, 4)[-1]
+    used = {f"{site}/{i}": site for site in "AB" for i in (1, 2, 3, 4)}
+    combined: Any = SimpleNamespace(n_groups=4, models=used)
+    fitted = models._fitted(study, combined)[-1]
     assert "8 models of 2 sites show how stable the clusters are under resampling" in fitted
     assert "they are not 8 independent sites" in fitted
-    whole = models._fitted(study_of("A", "B", pseudo_sites={"per_site": 0}), 4)
+    whole = models._fitted(study_of("A", "B", pseudo_sites={"per_site": 0}), combined)
     assert "resampl" not in " ".join(whole)
 
 
