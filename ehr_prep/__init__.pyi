@@ -5,6 +5,7 @@ from .analysis import Trend as Trend
 from .analysis import plot_flow as plot_flow
 from .analysis import plot_trend as plot_trend
 from .analysis import table_one as table_one
+from .analysis import time_to_next_line as time_to_next_line
 from .analysis import trend as trend
 from .build import build_sequences as build_sequences
 from .build import pseudo_sites as pseudo_sites

@@ -20,7 +20,6 @@ FAR = np.int32(2**31 - 1)
 FIRST, LATEST, PREVIOUS = range(3)  # ties
 BEFORE, LATE, BEYOND = range(3)  # why a record is dropped
 COUNTED, TIED, SEVERAL, CARRIED, OFF, UNOBSERVED = range(6)  # windows, see `assign_states`
-SWITCH, ADD_ON, DROP, STOP, DEATH, END = range(6)  # see `ehr_prep.lines.REASONS`
 
 Records = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]]
 Days = NDArray[np.int32]
@@ -547,22 +546,22 @@ def observed_days(
 
 
 @entry
-def find_lines(
+def find_regimens(
     span: tuple[NDArray[np.int64], NDArray[np.int64]],
     records: Records,
-    days: tuple[Days, Days, Days],
+    days: tuple[Days, Days],
     members: NDArray[np.int8],
     rules: tuple[int, int, int],
-    out: tuple[NDArray[np.int64], Days, Days, NDArray[np.int64], NDArray[np.int8]],
+    out: tuple[NDArray[np.int64], Days, Days, NDArray[np.int64]],
 ) -> int:
-    """Lines of treatment, into `out`; returns their number. See `ehr_prep.lines.patient_lines`.
+    """Regimens by date, into `out`; returns their number. See `ehr_prep.lines.patient_lines`.
 
     Parameters
     ----------
     span : see `assign_states`
-    days : index date, last day of follow-up, day of death or `NO_DATE`
+    days : index date, last day of follow-up
     rules : gap_days, combination_days, min_era_days
-    out : patient, first day, last day, classes, reason
+    out : patient, first day, last day, classes
     """
     gap, least, shortest = rules
     eras, segments = make_room(span, members)
@@ -606,18 +605,4 @@ def find_lines(
             out[2][row] = last[g]
             out[3][row] = classes[g]
             row += 1
-        for k in range(begin, row):
-            if k + 1 < row:
-                now, then = out[3][k], out[3][k + 1]
-                pause = out[1][k + 1] - out[2][k] - 1
-                if pause == 0 and now & then == now:
-                    out[4][k] = ADD_ON
-                elif pause == 0 and now & then == then:
-                    out[4][k] = DROP
-                else:
-                    out[4][k] = SWITCH if pause <= gap and now != then else STOP
-            elif until - out[2][k] > gap:
-                out[4][k] = STOP
-            else:
-                out[4][k] = DEATH if days[2][p] == until else END
     return row

@@ -20,6 +20,7 @@ from mmlca.tables.lab_trends import IndexDates
 from mmlca.tables.lab_trends import Trend as Trend
 from mmlca.tables.table_one import TableOne as TableOne
 from mmlca.tables.table_one import table_one as table_one
+from mmlca.tables.treatment_lines import time_to_next_line as time_to_next_line
 
 _READING = (*LAB_ROLES, "date_format", "encoding", "delimiter", "decimal", "where", "about")
 

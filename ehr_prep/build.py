@@ -103,6 +103,7 @@ def build_sequences(
             "states": list(done.states),
             "windows": done.windows,
             "combinations_taken": done.combinations,
+            "combination_patients": done.takers,
             "follow_up_by": cohort.follow_up,
             **_end_of_data(frame, done.lengths),
         },

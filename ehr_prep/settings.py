@@ -227,7 +227,10 @@ class Rules(Settings):
     *Combinations.* Where two or more classes were in use together for at least `combination_days`
     of a window, its state is their set, such as "A+B". Of several such sets the one with the most
     classes wins, then the one that lasted longer, then the one that began earlier, then the first
-    by name. Combinations need an end or a supply of the records, or a `default_supply`. With `by`
+    by name. A combination is a state of its own if it is one of the `max_combinations` most
+    frequent ones and at least `min_combination_patients` patients take it, or if `combinations`
+    names it; the others are one state, since a state of a handful of windows only adds parameters.
+    Combinations need an end or a supply of the records, or a `default_supply`. With `by`
     "days" the days between two covers of one era count as covered.
 
     *Empty windows.* With observation periods, a window without a class of which less than half was
@@ -319,6 +322,12 @@ class Rules(Settings):
         10,
         "Number of combinations that are states; the others are one state, other combination.",
         ge=1,
+    )
+    min_combination_patients: int = setting(
+        11,
+        "Patients that a combination needs to be a state; rarer ones are other combination.",
+        ge=1,
+        alternatives=Alternatives("patients of a combination"),
     )
     combinations: Texts | None = setting(
         None,

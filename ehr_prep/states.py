@@ -17,6 +17,7 @@ What counts in a window, and for how much, is found by compiled loops (`ehr_prep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +79,8 @@ class Assigned(NamedTuple):
         an `other_combination`, `dead`.
     combinations : dict
         {name: windows} of every combination that was taken, the most frequent first.
+    takers : dict
+        {name: patients} of the same.
     n_records : (n,) int64
         Records of each patient that fall into a window.
     dropped : (before the index date, after the end of follow-up, after the last window)
@@ -89,6 +92,7 @@ class Assigned(NamedTuple):
     states: tuple[str, ...]
     windows: dict[str, int]
     combinations: dict[str, int]
+    takers: dict[str, int]
     n_records: NDArray[np.int64]
     dropped: list[int]
 
@@ -168,7 +172,7 @@ def assign_states(
         "off_treatment": 0 if rules.impute == "missing" else off,
         "unobserved": unobserved,
     }
-    states, table, taken = _number_states(
+    states, table, taken, takers = _number_states(
         codes, [] if sets is None else sets[:n_sets].tolist(), records.states, rules
     )
     final = table[codes + 2].astype(np.int8)
@@ -178,7 +182,7 @@ def assign_states(
         windows["other_combination"] = sum(others)
     if rules.death == "state":
         lengths, windows["dead"] = _mark_dead(final, lengths, frame, len(states) - 1)
-    return Assigned(final, lengths, states, windows, taken, n_records, dropped.tolist())
+    return Assigned(final, lengths, states, windows, taken, takers, n_records, dropped.tolist())
 
 
 def check_rules(rules: Rules, classes: tuple[str, ...]) -> None:
@@ -230,6 +234,18 @@ def named_combinations(rules: Rules, classes: tuple[str, ...]) -> dict[int, str]
     return sets
 
 
+def frequent_combinations(
+    windows: Mapping[str, int], patients: Mapping[str, int], rules: Rules
+) -> list[str]:
+    """The combinations that are states unless the rules name some; of equals the first.
+
+    >>> frequent_combinations({"A+B": 90, "A+C": 8}, {"A+B": 20, "A+C": 3}, Rules())
+    ['A+B']
+    """
+    common = [name for name in windows if patients[name] >= rules.min_combination_patients]
+    return sorted(common, key=lambda name: -windows[name])[: rules.max_combinations]
+
+
 def set_name(key: int, classes: tuple[str, ...]) -> str:
     """The classes of a set, in the states' order.
 
@@ -244,11 +260,12 @@ def set_name(key: int, classes: tuple[str, ...]) -> str:
 
 def _number_states(
     codes: NDArray[np.int16], sets: list[int], classes: tuple[str, ...], rules: Rules
-) -> tuple[tuple[str, ...], NDArray[np.int16], dict[str, int]]:
-    """The states, the number of each code + 2 among them, and the windows of each combination."""
+) -> tuple[tuple[str, ...], NDArray[np.int16], dict[str, int], dict[str, int]]:
+    """The states, the number of each code + 2 among them; windows, patients by combination."""
     n_classes = len(classes)
     states = list(classes)
     counted: dict[str, int] = {}
+    takers: dict[str, int] = {}
     in_map = np.argsort(name_order(classes))  # position in the drug map, by that in the names
     table = np.arange(-2, n_classes + len(sets), dtype=np.int16)
     table[0] = -1
@@ -258,9 +275,12 @@ def _number_states(
         order = sorted(range(len(sets)), key=lambda i: (-n_windows[i], sets[i]))
         sets = [sum(1 << int(in_map[i]) for i in _positions(key)) for key in sets]
         counted = {set_name(sets[i], classes): int(n_windows[i]) for i in order}
+        n_patients = _patients_by_set(codes, n_classes, len(sets))
+        takers = {set_name(sets[i], classes): int(n_patients[i]) for i in order}
         named = named_combinations(rules, classes)
         if rules.combinations is None:
-            named = {sets[i]: set_name(sets[i], classes) for i in order[: rules.max_combinations]}
+            common = frequent_combinations(counted, takers, rules)
+            named = {key: name for key in sets if (name := set_name(key, classes)) in common}
         in_order = sorted(named, key=lambda key: (key.bit_count(), _positions(key)))
         states += [named[key] for key in in_order]
         number = {key: n_classes + i for i, key in enumerate(in_order)}
@@ -273,7 +293,18 @@ def _number_states(
     if rules.death == "state":
         states.append(DEAD)
     check_n_states(states)
-    return tuple(states), table, counted
+    return tuple(states), table, counted, takers
+
+
+def _patients_by_set(codes: NDArray[np.int16], n_classes: int, n_sets: int) -> NDArray[np.int64]:
+    """How many patients have each combination in any window."""
+    patients = np.zeros(n_sets, dtype=np.int64)
+    some_set = codes[(codes >= n_classes).any(axis=1)]
+    for w in range(codes.shape[1]):
+        now = some_set[:, w]
+        first = (now >= n_classes) & ~(some_set[:, :w] == now[:, None]).any(axis=1)
+        patients += np.bincount(now[first] - n_classes, minlength=n_sets)
+    return patients
 
 
 def _positions(key: int) -> list[int]:

@@ -98,13 +98,18 @@ def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dic
 
 
 def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[str, ...]:
-    """The combinations that fill the most windows of all sites together."""
+    """The combinations that are frequent enough at all sites together."""
+    from ehr_prep.states import frequent_combinations
+
     windows: Counter[str] = Counter()
+    patients: Counter[str] = Counter()
     for part in data.values():
         if part.account is not None:
             windows.update(part.account.settings["combinations_taken"])
-    order = sorted(windows, key=lambda name: (-windows[name], sorted(name.split("+"))))
-    return tuple(order[: study.rules.max_combinations])
+            patients.update(part.account.settings["combination_patients"])
+    names = sorted(windows, key=lambda name: sorted(name.split("+")))
+    in_order = {name: windows[name] for name in names}
+    return tuple(frequent_combinations(in_order, patients, study.rules))
 
 
 def database_hashes(

@@ -1,7 +1,8 @@
 """Treatment lines: the paths that patients take from one state to the next.
 
 A line is a run of one state; a change of state begins the next line, so A A B A has three. Missing
-states are passed over: A ? A is one line.
+states, times off treatment and death are not lines and are passed over: A ? A and A none A are one
+line.
 
 Small numbers are hidden by pruning. The paths of a group form a tree; a branch of fewer than
 `min_count` patients is put together with the smallest of its neighbours until the branch "others"
@@ -12,16 +13,18 @@ are large enough, and nothing smaller follows from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.checks import one_of, some
 from font.errors import InputError
 from mmlca.sequences.type import Sequences
-from mmlca.tables.disclosure import is_small
+from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
+from mmlca.tables.survival import pooled_curves
 
 ENDED, OTHER = "no further", "others"
 ARROW = " → "
@@ -33,6 +36,7 @@ def treatment_paths(
     groups: Groups = None,
     *,
     max_lines: int = _MAX_LINES,
+    not_lines: Sequence[str] | None = None,
     min_count: int = 0,
 ) -> pd.DataFrame:
     """How many patients take each path of treatment lines, as a tree.
@@ -41,6 +45,9 @@ def treatment_paths(
     ----------
     sequences, groups : as in `state_distribution`
     max_lines : paths are cut after this many lines
+    not_lines : list of states, optional
+        States that are passed over, as missing ones are. By default the state off treatment (the
+        one of the sequences' rules, or "none") and "dead"; [] for none.
     min_count : smaller branches are put together as "others"
 
     Returns
@@ -64,7 +71,7 @@ def treatment_paths(
     3     2      A → no further         1
     """
     _check(max_lines)
-    return by_group(sequences, groups, lambda s: _paths(s, max_lines, min_count))
+    return by_group(sequences, groups, lambda s: _paths(s, max_lines, min_count, not_lines))
 
 
 def treatment_lines(
@@ -72,6 +79,7 @@ def treatment_lines(
     groups: Groups = None,
     *,
     max_lines: int = _MAX_LINES,
+    not_lines: Sequence[str] | None = None,
     min_count: int = 0,
 ) -> pd.DataFrame:
     """How patients move from one treatment line to the next: sums of `treatment_paths`.
@@ -96,7 +104,113 @@ def treatment_lines(
     2     2    B  no further         2
     """
     _check(max_lines)
-    return by_group(sequences, groups, lambda s: _lines(s, max_lines, min_count))
+    return by_group(sequences, groups, lambda s: _lines(s, max_lines, min_count, not_lines))
+
+
+def time_to_next_line(
+    lines: pd.DataFrame,
+    *,
+    by: Sequence[str] = ("line",),
+    death: Literal["event", "competing"] = "event",
+    max_lines: int = _MAX_LINES,
+    min_count: int = 0,
+) -> pd.DataFrame:
+    """Time from the start of each line to the start of the next one, in days.
+
+    Parameters
+    ----------
+    lines : DataFrame
+        From `ehr_prep.patient_lines`.
+    by : list of columns of `lines`
+        What to tabulate by, such as ["line", "regimen"].
+    death : "event" or "competing"
+        "event": time to the next line or death, by Kaplan–Meier. "competing": the cumulative
+        incidence of the next line (Aalen–Johansen), which no longer can come after a death.
+        Patients whose follow-up ends before either are censored.
+    max_lines : later lines are left out
+    min_count : rows of fewer patients are left out, and times are rounded to weeks
+
+    Returns
+    -------
+    DataFrame
+        One row per group: the columns of `by`, `patients`, `next_line` and `died` (how many of
+        them), `censored`, and the times by which a quarter (`q25`), half (`median`) and three
+        quarters (`q75`) had the event, missing if so many never had it; `low` and `high`, the
+        95 % interval of the median.
+
+    Examples
+    --------
+    >>> day = pd.Timestamp("2020-01-01") + pd.to_timedelta([0, 90, 0, 0], "D")
+    >>> lines = pd.DataFrame({"id": [1, 1, 2, 3], "line": [1, 2, 1, 1], "start": day,
+    ...                       "followed_until": pd.Timestamp("2020-12-31"), "died": False})
+    >>> time_to_next_line(lines)[["line", "patients", "next_line", "censored", "q25"]]
+       line  patients  next_line  censored   q25
+    0     1         3          1         2  90.0
+    1     2         1          0         1   NaN
+    """
+    _check(max_lines)
+    one_of(death, ("event", "competing"), "death")
+    by = list(by)
+    needed = ["id", "line", "start", "followed_until", "died", *by]
+    if absent := [name for name in needed if name not in lines]:
+        raise InputError(
+            f"lines has no column {some(absent)}; give what ehr_prep.patient_lines returned."
+        )
+    ordered = lines.sort_values(["id", "line"], kind="stable")
+    same = ordered["id"].shift(-1) == ordered["id"]
+    ended = ordered["start"].shift(-1).where(same, ordered["followed_until"])
+    kept = ordered.assign(
+        time=(ended - ordered["start"]).dt.days.astype(float),
+        event=np.select([same, ordered["died"]], [1, 2], 0),
+    )
+    kept = kept[kept["line"] <= max_lines]
+    rows = [
+        _times_of(part, death, min_count) | dict(zip(by, key, strict=True))
+        for key, part in kept.groupby(by, sort=True, observed=True)
+        if not is_small(len(part), min_count)
+    ]
+    return pd.DataFrame(rows, columns=[*by, *_TIMES])
+
+
+_KINDS = {"events": 1, "competing": 2, "left": 0}
+_TIMES = ["patients", "next_line", "died", "censored", "q25", "median", "q75", "low", "high"]
+
+
+def _times_of(part: pd.DataFrame, death: str, min_count: int) -> dict[str, Any]:
+    """The row of one group; without numbers from which fewer than `min_count` would follow."""
+    event = part["event"].to_numpy()
+    kinds = {name: int((event == k).sum()) for k, name in ((1, "next_line"), (2, "died"))}
+    kinds["censored"] = int((event == 0).sum())
+    if death == "event":
+        event = np.minimum(event, 1)
+    cases = part.assign(group="all", **{n: event == k for n, k in _KINDS.items()})
+    table = cases.groupby(["group", "time"], as_index=False)[list(_KINDS)].sum()
+    at_risk = table[list(_KINDS)].sum(axis=1)[::-1].cumsum()
+    curve = pooled_curves([table.assign(at_risk=at_risk)], ["all"])
+    quantiles = {
+        "q25": (curve["survival"], 0.75),
+        "median": (curve["survival"], 0.5),
+        "q75": (curve["survival"], 0.25),
+        "low": (curve["low"], 0.5),
+        "high": (curve["high"], 0.5),
+    }
+    step = 7.0 if hides(min_count) else 1.0
+    found = {
+        name: np.ceil(_first_at_most(curve["time"], share, level) / step) * step
+        for name, (share, level) in quantiles.items()
+    }
+    few = any(is_small(n, min_count) for n in kinds.values() if n)
+    return {
+        "patients": len(part),
+        **{name: np.nan if few else n for name, n in kinds.items()},
+        **found,
+    }
+
+
+def _first_at_most(times: pd.Series, share: pd.Series, level: float) -> float:
+    """The first time at which a curve is at most `level`; missing if it never is."""
+    reached = times[share <= level + 1e-12]
+    return float(reached.iloc[0]) if len(reached) else np.nan
 
 
 def keyed_paths(
@@ -106,7 +220,7 @@ def keyed_paths(
     return by_group(
         sequences,
         groups,
-        lambda s: _paths(s, _MAX_LINES, min_count, lambda rows: key_of(s.ids[rows])),
+        lambda s: _paths(s, _MAX_LINES, min_count, None, lambda rows: key_of(s.ids[rows])),
     )
 
 
@@ -125,13 +239,27 @@ def _check(max_lines: int) -> None:
         raise InputError(f"max_lines must be at least 2, found {max_lines}.")
 
 
-def line_codes(s: Sequences, max_lines: int) -> NDArray[np.int8]:
+def _passed_over(s: Sequences, not_lines: Sequence[str] | None) -> list[int]:
+    """The codes of the states that are not lines."""
+    if not_lines is None:
+        off = "none" if s.account is None else s.account.settings.get("off_treatment", "none")
+        return [code for code, name in enumerate(s.states) if name in (off, "dead")]
+    unknown = [name for name in not_lines if name not in s.states]
+    if unknown:
+        raise InputError(
+            f"not_lines names {some(unknown)}, which are not among the states "
+            f"{', '.join(s.states)}."
+        )
+    return [s.states.index(name) for name in not_lines]
+
+
+def line_codes(s: Sequences, max_lines: int, passed_over: Sequence[int] = ()) -> NDArray[np.int8]:
     """The state of each patient's lines 1 … max_lines, (n, max_lines); −1 after the last."""
     lines = np.full((len(s), max_lines), -1, dtype=np.int8)
     number = np.zeros(len(s), dtype=np.intp)
     current = np.full(len(s), -1, dtype=np.int8)
     for t in range(s.shape[1]):
-        state = s.codes[:, t]
+        state = np.where(np.isin(s.codes[:, t], passed_over), np.int8(-1), s.codes[:, t])
         new = np.flatnonzero((state >= 0) & (state != current) & (number < max_lines))
         lines[new, number[new]] = state[new]
         number[new] += 1
@@ -151,9 +279,11 @@ class _Branch(NamedTuple):
         return self.path[-1]
 
 
-def _tree(s: Sequences, max_lines: int, min_count: int) -> Iterator[_Branch]:
+def _tree(
+    s: Sequences, max_lines: int, min_count: int, not_lines: Sequence[str] | None
+) -> Iterator[_Branch]:
     """All branches, each before its own ones."""
-    lines = line_codes(s, max_lines).astype(np.intp)
+    lines = line_codes(s, max_lines, _passed_over(s, not_lines)).astype(np.intp)
     lines[lines < 0] = s.n_states
     counted = s.weights > 0
     whole = _Branch((), np.flatnonzero(counted), int(counted.sum()))
@@ -192,10 +322,11 @@ def _paths(
     s: Sequences,
     max_lines: int,
     min_count: int,
+    not_lines: Sequence[str] | None,
     key_of: Callable[[NDArray[np.intp]], str] | None = None,
 ) -> pd.DataFrame:
     names = branch_names(s.states)
-    total, branches = s.weights.sum(), list(_tree(s, max_lines, min_count))
+    total, branches = s.weights.sum(), list(_tree(s, max_lines, min_count, not_lines))
     rows = [
         (
             len(branch.path),
@@ -216,10 +347,12 @@ def _paths(
     return table.assign(share=table["count"] / total if total > 0 else table["count"])
 
 
-def _lines(s: Sequences, max_lines: int, min_count: int) -> pd.DataFrame:
+def _lines(
+    s: Sequences, max_lines: int, min_count: int, not_lines: Sequence[str] | None
+) -> pd.DataFrame:
     names = branch_names(s.states)
     sums: dict[tuple[int, int, int], tuple[float, int]] = {}
-    for branch in _tree(s, max_lines, min_count):
+    for branch in _tree(s, max_lines, min_count, not_lines):
         if len(branch.path) > 1:
             before, after = branch.path[-2:]
             key = len(branch.path) - 1, before, after

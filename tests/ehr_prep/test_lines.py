@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -222,3 +224,114 @@ def test_lines_agree_with_the_slow_version(
         return
     wanted = [(who, *line) for who in sorted(expected) for line in expected[who] or []]
     assert shown(ehr_prep.patient_lines(made, **rules)) == wanted
+
+
+REGIMENS = {
+    "a dropped partner stays on the line": (
+        "a 0 120, b 0 60, c 120 60",
+        {},
+        [(0, 119, "A+B", "switch"), (120, 179, "C", "stop")],
+    ),
+    "and the partner may come back": (
+        "a 0 180, b 0 60, b 120 60",
+        {},
+        [(0, 179, "A+B", "stop")],
+    ),
+    "a new class is a new line": (
+        "a 0 120, b 0 120, c 60 120",
+        {},
+        [(0, 59, "A+B", "add-on"), (60, 179, "A+B+C", "stop")],
+    ),
+    "maintenance may come later, with another class": (
+        "a 0 60, b 0 60, c 115 100",
+        {"maintenance": ["C"]},
+        [(0, 214, "A+B", "stop")],
+    ),
+    "but not as late as that": (
+        "a 0 60, b 0 60, c 121 100",
+        {"maintenance": ["C"]},
+        [(0, 59, "A+B", "stop"), (121, 220, "C", "stop")],
+    ),
+    "what comes after maintenance is a line": (
+        "a 0 60, c 60 60, b 120 60",
+        {"maintenance": ["C"]},
+        [(0, 119, "A", "switch"), (120, 179, "B", "stop")],
+    ),
+    "nobody begins with maintenance": (
+        "c 0 60, c 200 60",
+        {"maintenance": ["C"]},
+        [(0, 59, "C", "stop"), (200, 259, "C", "stop")],
+    ),
+    "names": (
+        "a 0 60, b 0 60, c 60 60",
+        {"aliases": {"B+A": "AB"}},
+        [(0, 59, "AB", "switch"), (60, 119, "C", "stop")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REGIMENS)
+def test_lines_by_the_rules_of_oncology(case: str) -> None:
+    text, options, expected = REGIMENS[case]
+    words = [part.split() for part in text.split(", ")]
+    made = records([(1, drug, int(a), int(n)) for drug, a, n in words], {1: (400, None)})
+    lines = ehr_prep.patient_lines(made, drop="same line", **options)
+    assert shown(lines) == [(1, *line) for line in expected]
+
+
+def test_unknown_regimens_are_named() -> None:
+    made = records([(1, "a", 0, 60)], {1: (400, None)})
+    with pytest.raises(ValueError, match=r"maintenance names 'D', which are not made of the class"):
+        ehr_prep.patient_lines(made, maintenance=["D"])
+    with pytest.raises(ValueError, match=r"aliases names 'A\+D'"):
+        ehr_prep.patient_lines(made, aliases={"A+D": "AD"})
+    with pytest.raises(ValueError, match="drop"):
+        ehr_prep.patient_lines(made, drop="no line")  # type: ignore[arg-type]
+
+
+def test_time_to_the_next_line_is_that_of_lifelines() -> None:
+    """Quartiles of Kaplan–Meier, and of Aalen–Johansen where death competes."""
+    lifelines = pytest.importorskip("lifelines")
+    rng = np.random.default_rng(1)
+    n = 200
+    switch, death = rng.integers(30, 900, n), rng.integers(100, 2000, n)
+    end = rng.integers(200, 700, n)
+    until = np.minimum(death, end)
+    rows = [
+        (i, drug, int(a), int(b - a + 1))
+        for i in range(n)
+        for drug, a, b in (("a", 0, min(switch[i] - 1, until[i])), ("b", switch[i], until[i]))
+        if a <= b
+    ]
+    died = {i: int(death[i]) if death[i] <= end[i] else None for i in range(n)}
+    lines = ehr_prep.patient_lines(records(rows, {i: (int(end[i]), died[i]) for i in range(n)}))
+    next_line = switch <= until
+    time = np.where(next_line, switch, until).astype(float)
+    dies = np.array([d is not None for d in died.values()]) & ~next_line
+    row = ehr_prep.time_to_next_line(lines, max_lines=2).iloc[0]
+    curve = lifelines.KaplanMeierFitter().fit(time, next_line | dies)
+    assert row[["patients", "next_line", "died"]].tolist() == [n, next_line.sum(), dies.sum()]
+    for name, level in {"q25": 0.75, "median": 0.5, "q75": 0.25}.items():
+        wanted = lifelines.utils.qth_survival_time(level, curve.survival_function_)
+        assert row[name] == wanted or (np.isinf(wanted) and np.isnan(row[name])), name
+    limits = curve.confidence_interval_
+    low, high = (lifelines.utils.qth_survival_time(0.5, limits[[name]]) for name in limits)
+    assert row[["low", "high"]].tolist() == [low, high]
+    rivals = lifelines.AalenJohansenFitter(jitter_level=0, calculate_variance=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ties
+        rivals.fit(time + 1e-6 * rng.random(n), np.where(next_line, 1, 2 * dies), 1)
+    share = rivals.cumulative_density_.iloc[:, 0]
+    competing = ehr_prep.time_to_next_line(lines, death="competing").iloc[0]
+    for name, level in {"q25": 0.25, "median": 0.5}.items():
+        assert competing[name] == pytest.approx(share.index[share >= level][0], abs=1e-3)
+
+
+def test_time_to_the_next_line_hides_small_numbers() -> None:
+    rows = [(i, "a", 0, 100) for i in range(30)] + [(i, "b", 100 + i, 100) for i in range(5)]
+    lines = ehr_prep.patient_lines(records(rows, dict.fromkeys(range(30), (400, None))))
+    shown_rows = ehr_prep.time_to_next_line(lines, min_count=11)
+    assert shown_rows["line"].tolist() == [1]
+    assert shown_rows[["next_line", "died", "censored"]].isna().all(axis=None)
+    with pytest.raises(ValueError, match="lines has no column 'followed_until'"):
+        ehr_prep.time_to_next_line(lines.drop(columns="followed_until"))

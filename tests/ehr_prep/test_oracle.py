@@ -335,6 +335,7 @@ def test_the_order_of_the_drug_map_changes_no_course(
     if combine:
         options = {**options, "states": "combinations", "combination_days": 5}
         options |= {"max_combinations": 1, "impute": "carry_forward_supplied"}
+        options |= {"min_combination_patients": 1}
 
     def courses(drugs: dict[str, str]) -> Any:
         try:

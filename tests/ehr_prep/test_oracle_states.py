@@ -221,6 +221,7 @@ rules = st.fixed_dictionaries(
         "gap_days": st.sampled_from([0, 3, 10, 30]),
         "combination_days": st.sampled_from([1, 4, 10, 15]),
         "max_combinations": st.sampled_from([1, 2, 10]),
+        "min_combination_patients": st.sampled_from([1, 1, 2]),
         "named": st.sampled_from([None, None, ["A+B", "C+A"]]),
         "impute": st.sampled_from(
             ["carry_forward", "carry_forward_supplied", "carry_forward_max", "missing"]
@@ -329,7 +330,10 @@ def test_states_agree_with_the_slow_version(
     taken = Counter(s for row in states.values() for s in row if s is not None and "+" in s)
     carried = sequences.settings["combinations_taken"]
     assert carried == dict(taken)  # a carried combination counts, too
-    kept = {"A+B", "A+C"} if named else set(list(carried)[: options["max_combinations"]])
+    takers = Counter(s for row in states.values() for s in set(row) if s is not None and "+" in s)
+    assert sequences.settings["combination_patients"] == dict(takers)
+    common = [s for s in carried if takers[s] >= options["min_combination_patients"]]
+    kept = {"A+B", "A+C"} if named else set(common[: options["max_combinations"]])
     assert sorted(taken.values(), reverse=True) == list(carried.values())
     found = {
         i: [sequences.states[c] if c >= 0 else None for c in row[:n]]
@@ -370,6 +374,7 @@ def test_an_era_ends_with_the_first_day_beyond_the_gap(gap: int) -> None:
             by="days",
             gap_days=gap_days,
             combination_days=combination_days,
+            min_combination_patients=1,
         )
         return str(sequences.to_frame().iloc[0, 0])
 

@@ -39,7 +39,8 @@ def read(text: str, end: int | None = None, died: int | None = None, **options: 
 
 
 def build(records: Any, **rules: Any) -> mmlca.Sequences:
-    combine = {"days": 100, "max_windows": 4, "states": "combinations", **rules}
+    combine = {"days": 100, "max_windows": 4, "states": "combinations"}
+    combine |= {"min_combination_patients": 1, **rules}
     return ehr_prep.build_sequences(records, **combine)
 
 
@@ -92,6 +93,9 @@ def test_rare_combinations_are_one_state_and_counted() -> None:
     windows = sequences.settings["windows"]
     assert (windows["combination"], windows["other_combination"]) == (4, 2)
     assert windows["several_classes"] == 4
+    assert sequences.settings["combination_patients"] == {"A+B": 1, "A+C": 1, "B+C": 1}
+    default = build(read(text), min_combination_patients=11)
+    assert default.states == ("A", "B", "C", "other combination", "none")
     named = build(read(text), combinations=["C+B"])
     assert named.states == ("A", "B", "C", "B+C", "other combination", "none")
     assert states(named) == [*["other combination"] * 3, "B+C"]

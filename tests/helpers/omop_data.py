@@ -20,7 +20,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ra": {"preset": "ra", "first_on_or_after": "2009-06-01"},
     "days": {"by": "days", "ties": "latest", "impute": "missing"},
     "supplied": {"impute": "carry_forward_supplied", "gap_days": 10, "months": 1},
-    "combinations": {"states": "combinations", "combination_days": 10, "death": "state"},
+    "combinations": {
+        "states": "combinations",
+        "combination_days": 10,
+        "min_combination_patients": 3,
+        "death": "state",
+    },
     "combined days": {
         "states": "combinations",
         "by": "days",

@@ -242,8 +242,9 @@ def _lines(study: Study, findings: Findings, view: GroupCourses) -> Item:
         "Treatment lines",
         sentences(
             "From the first drug class to the next ones; the height of a block is the share of "
-            "patients who had that class as that line. “No further”: the previous line was the "
-            "last during follow-up. The table has every path.",
+            "patients who had that class as that line. Time off treatment is passed over: A, none "
+            "and A again are one line. “No further”: the previous line was the last during "
+            "follow-up. The table has every path.",
             pooled if branch_names(findings.states)[-1] in set(paths["state"]) else "",
         ),
         paths,

@@ -137,8 +137,8 @@ def _combinations(study: Study, states: str, most: str) -> str:
     others = (
         "all other combinations share one state"
         if rules.combinations is not None
-        else f"the {rules.max_combinations} most frequent combinations are states of their own, "
-        "and the others share one"
+        else f"of those taken by at least {rules.min_combination_patients} patients, the "
+        f"{rules.max_combinations} most frequent are states of their own; all others share one"
     )
     return (
         f"Supplies of a drug class that were at most {rules.gap_days} days apart were joined. The "

@@ -31,6 +31,7 @@ default_supply = {A = 60}
 [rules]
 states = "combinations"
 max_combinations = 1
+min_combination_patients = 1
 impute = "carry_forward_supplied"
 death = "end"
 [privacy]

@@ -60,3 +60,17 @@ def test_states_may_be_called_like_the_rest() -> None:
     data = Sequences.from_lists([["no further", "A"]] * 12 + [["A"]] * 12)
     assert "no further*" in set(mmlca.treatment_paths(data, min_count=11)["state"])
     mmlca.plot_lines(data, min_count=11)
+
+
+def test_time_off_treatment_and_death_are_not_lines() -> None:
+    data = Sequences.from_lists([["A", "none", "A", "B", "dead"], ["A", "none", "none", "none"]])
+    assert mmlca.treatment_paths(data)["path"].tolist() == [
+        "A",
+        "A → B",
+        "A → B → no further",
+        "A → no further",
+    ]
+    every = mmlca.treatment_paths(data, not_lines=[])["path"]
+    assert "A → none → A → B" in set(every)
+    with pytest.raises(ValueError, match="not_lines names 'off', which are not among the states"):
+        mmlca.treatment_lines(data, not_lines=["off"])
