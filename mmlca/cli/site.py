@@ -504,7 +504,7 @@ def site_fit(
         starts=fitting.pop("n_init", None),
         n_jobs=n_jobs,
         **fitting,
-        **change(FormSettings(), form).model_dump(include=form.keys()),
+        **change(FormSettings(), form).model_dump(include=set(form)),
     )
     with working("Fitting (the first fit also compiles)", quiet=home.quiet):
         list_unmapped(hospital, home.inputs(*patients.files()))

@@ -165,7 +165,7 @@ class Hospital:
                 f"min_count is {self.min_count}, but this site lets nothing leave that is rounded "
                 f"to less than {self.floor}; raise min_count, or let the site change its floor."
             )
-        self.form  # refuses parts that do not fit together
+        make_form(self.stays, self.periods, self.shared)
 
     @classmethod
     def from_study(

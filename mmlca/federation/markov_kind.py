@@ -23,10 +23,10 @@ The sums of a refinement have for each cluster the patients, those who begin in 
 steps from each state to each (1 + S + S × S).
 
 Chains that depend on time in state or on the period have the steps by context instead. Time in
-state has B bins and time since the start P periods, numbered from the earliest on. The cells of all
-three tables are rounded as those of steps are, but with one draw for each class and state that is
-left: who stays, who leaves and where to are the same patients, and what their cells reveal must not
-add up.
+state has B bins and time since the start P periods, numbered from the earliest on. The cells of
+these tables are rounded as those of steps are, except that all cells of few patients share one
+draw, as in the sums of a refinement: a patient who stays in a rare state is in the cells of several
+bins, and one who leaves it in that of a destination too, and what these reveal must not add up.
 
 =================== =========================================================================
 format              "mmlca markov counts by context"
@@ -191,12 +191,6 @@ def _steps_in(content: Content) -> Floats:
     return np.hstack([table.reshape(len(table), -1) for table in tables])
 
 
-def _draw_of(layout: Layout) -> NDArray[np.intp]:
-    """The number of the draw of each cell of steps, (C − S,): that of its state, or its own."""
-    cells = np.arange(layout.initial.start)
-    return cells if layout.is_plain else layout.before[cells]
-
-
 # --- what is counted --------------------------------------------------------------------------
 
 
@@ -334,7 +328,9 @@ def markov_content(
     patients = round_counts(expected.patients, min_count, draws)
     first = round_counts(expected.first, min_count, draws)
     counted = np.where(few, expected.support, expected.steps)
-    uniform = draws.random(counted.shape)[:, _draw_of(layout)]
+    uniform = draws.random(counted.shape)
+    if not layout.is_plain:  # who stays long is in several cells of a state
+        uniform = np.where(few, draws.random(1), uniform)
     rounded = round_events(counted, expected.support, min_count, uniform)
     mean = round_mean(float(mean), draws.random(1))
     steps = np.where(few, np.round(rounded * mean, _DIGITS), rounded)
