@@ -333,20 +333,20 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
     """In this process, to convergence, and with files, whose sums have six decimals."""
     result = font.read_ensemble(open_study / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
-    together = font.refine(result.ensemble, models, DATA, rounds="converge")
-    prior = next(iter(models.values())).prior
+    together = font.refine(result.ensemble, models, DATA, rounds=120)
     codes = np.vstack([part.codes for part in DATA.values()])
     everyone = mmlca.Sequences.from_codes(codes, STATES)
     groups = np.repeat(list(DATA), [len(part) for part in DATA.values()])
     one = mmlca.MixtureMarkov(
-        2, init=together.params_, prior=prior, stays=(2, 4), tol=1e-10, max_iter=5_000
+        2, init=together.params_, prior=0.5, stays=(2, 4), tol=1e-12, max_iter=5_000
     )
     one.fit(everyone, groups=groups)
     assert together.converged_
     assert together.loglik_path_[-1] == pytest.approx(one.loglik_, rel=1e-9)
-    assert together.class_parameters_ == pytest.approx(one.class_parameters_, abs=1e-4)
+    assert together.penalised_path_[-1] == pytest.approx(one.penalised_path_[-1], rel=1e-9)
+    assert together.class_parameters_ == pytest.approx(one.class_parameters_, abs=1e-6)
     shares = one.group_weights_.loc[list(DATA)].to_numpy()
-    assert together.proportions_.to_numpy() == pytest.approx(shares, abs=1e-4)
+    assert together.proportions_.to_numpy() == pytest.approx(shares, abs=1e-6)
 
     rounds = 9
     by_files = refine_by_files(open_study, 1, rounds, DATA)
@@ -366,6 +366,10 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
 
 
 def test_rounded_sums_keep_the_rule_and_the_leaving(tmp_path: Path) -> None:
+    for site in SITES:  # the same draws in every run
+        (tmp_path / site).mkdir()
+        ledger = {"format": "mmlca ledger", "version": 1, "secret": "5e" * 32, "releases": []}
+        (tmp_path / site / "ledger.json").write_text(json.dumps(ledger))
     combined(tmp_path, 11, DATA, stays=(2, 4))
     shared = refine_by_files(tmp_path, 11, 1, DATA)["shared"]
     for site in SITES:
@@ -377,9 +381,15 @@ def test_rounded_sums_keep_the_rule_and_the_leaving(tmp_path: Path) -> None:
             assert values.shape == (2, 1 + 4 + 24 + 16)
             few = values == round(1100 * part.payload["per_patient"])
             assert (values[~few] % 1100 == 0).all()
-    leaving = shared.model.params_.leaving[:, 0].mean(axis=2)
-    best = leaving[np.argsort(leaving[:, 2])]
-    assert best == pytest.approx(two_classes().leaving[:, 0, :, 0], abs=0.12)
+    result = font.read_ensemble(tmp_path / "ensemble.json")
+    models = {name: file.model for name, file in result.models.items()}
+    exact = font.refine(result.ensemble, models, DATA, rounds=1)
+    off = np.abs(shared.model.class_parameters_ - exact.class_parameters_)
+    assert off.mean() < 0.08  # 0.059 with this secret, 0.04 to 0.06 with three others
+    best = exact.params_.weights.argmax()
+    for model in (shared.model, exact.model_):
+        leaving = model.params_.leaving[:, 0].mean(axis=2)
+        assert (leaving[best, :-1] > leaving[best, 1:]).all()  # the longer, the more firmly
     text = mmlca_does("exchange", "check", tmp_path / "shared-0.json")
     assert "for its states, prior and form" in " ".join(text.split())
 
