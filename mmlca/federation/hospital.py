@@ -32,6 +32,7 @@ from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
     Notes,
     Refinement,
+    agreed_form,
     fit_models,
     local_prior,
     make_answer,
@@ -212,7 +213,7 @@ class Hospital:
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": study.public_keys(),
-        } | {part: getattr(study.model, part, None) for part in Form._fields}
+        } | agreed_form(study)._asdict()
         if place is not None:
             settings |= {"floor": place.floor, "signing_key": place.signing_key}
         if "sequences" not in changes:
