@@ -11,8 +11,9 @@ models takes part that has
 - `log_likelihoods(data)` → (n, K), whatever the proportions;
 
 and, where it has use for them, `log_penalty()` (of its prior, without the proportions),
-`proportions_prior` (pseudo-count of each class in the proportions, else 0) and `distinct(data)`
-(fewer patients with weights that stand for all).
+`proportions_prior` (pseudo-count of each class in the proportions, else 0), `distinct(data)`
+(fewer patients with weights that stand for all) and `form_title` (words for what the sums of some
+of its models have and of others have not).
 
 The loop over steps and a site's part of each step are in one module, so that the whole EM can be
 read in one place; `font.exchange.messages.refinement` calls the same functions with files between.
@@ -428,7 +429,8 @@ def check_family(models: Models) -> Any:
     kinds = {_family(model) for model in wrapped.values()}
     if len(kinds) > 1:
         raise InputError(
-            f"the models are of different families ({some(sorted(kinds))}); refine models of one."
+            f"the models are of different families or forms ({some(sorted(kinds))}); refine "
+            "models of one."
         )
     return next(iter(wrapped.values()))
 
@@ -457,7 +459,7 @@ def fewer(template: Any, data: Any) -> Any:
 
 def _family(model: Any) -> str:
     inner = getattr(model, "estimator", None)
-    form = getattr(inner, "covariance_type", "")
+    form = getattr(inner, "covariance_type", "") or getattr(model, "form_title", "")
     return type(inner if inner is not None else model).__name__ + (f" {form}" if form else "")
 
 

@@ -56,6 +56,10 @@ What a file could still reveal:
   the curve of such a test of 0.54 from one model, 0.69 from four and 0.77 from twenty (0.94 if the
   unit stayed 11). Patients whom the models label differently are exposed most, and few models per
   site protect better than many.
+- A model of Markov chains counts a patient in one cell for each kind of step in the course. For
+  simulated sites of 150 to 500 patients and two classes the same test has a mean area of 0.64 to
+  0.67 for plain chains. For chains by time in state with three bins, in nearly twice as many cells
+  of which a patient is, it is 0.68 to 0.76, and with min_count 22 it is 0.64 to 0.69.
 - Means and centres are based on at least min_count patients; anyone who knows all but one of them
   can work out the value of that patient to the written precision times their number.
 - Sums of several steps count nearly the same patients. All steps use one draw for each cell, and

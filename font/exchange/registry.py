@@ -174,7 +174,7 @@ def register_family(format: str, family: ModelFamily | str) -> None:
     Parameters
     ----------
     format : str
-        The word for it in files.
+        The word for it in files; a family may have several formats.
     family : ModelFamily, or where it is defined, such as "package.module:NAME"
     """
     _FAMILIES[format] = family
@@ -195,7 +195,7 @@ def family_of(format: object, prefix: str = "") -> ModelFamily:
 
 def family_named(name: str) -> ModelFamily:
     """The family that a command calls "k-means" or "latent-class-model"; see `family_names`."""
-    families = dict(zip(family_names(), all_families().values(), strict=True))
+    families = _by_name()
     if name not in families:
         raise InputError(f"the family is {name!r}; choose one of {', '.join(families)}.")
     return families[name]
@@ -203,7 +203,15 @@ def family_named(name: str) -> ModelFamily:
 
 def family_names() -> list[str]:
     """What commands call the families, in the order in which they were registered."""
-    return [family.name.lower().replace(" ", "-") for family in all_families().values()]
+    return list(_by_name())
+
+
+def _by_name() -> dict[str, ModelFamily]:
+    """The families by what commands call them; of several formats of one family the first."""
+    named: dict[str, ModelFamily] = {}
+    for family in all_families().values():
+        named.setdefault(family.name.lower().replace(" ", "-"), family)
+    return named
 
 
 def all_families() -> dict[str, ModelFamily]:

@@ -237,6 +237,7 @@ DatabaseOptions = Annotated[
 ModelOptions = Annotated[dict[str, Any], Group(ModelSettings)]
 FormOptions = Annotated[dict[str, Any], Group(FormSettings)]
 StudyModelOptions = Annotated[dict[str, Any], Group(ModelSettings, otherwise=STUDY_FILE)]
+StudyFormOptions = Annotated[dict[str, Any], Group(FormSettings, otherwise=STUDY_FILE)]
 CriterionOptions = Annotated[dict[str, Any], Group(ClassSettings, ("criterion", "count"))]
 SiteReading = Annotated[
     dict[str, list[str]],

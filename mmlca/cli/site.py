@@ -21,6 +21,7 @@ import typer
 
 from ehr_prep.settings import PseudoSites
 from font.errors import InputError, spelled
+from font.settings import change
 from mmlca.cli.data import read_sequences
 from mmlca.cli.options import (
     FILE,
@@ -35,6 +36,7 @@ from mmlca.cli.options import (
     States,
     StudyArgument,
     StudyFile,
+    StudyFormOptions,
     StudyMinCount,
     StudyModelOptions,
     StudyName,
@@ -55,6 +57,7 @@ from mmlca.cli.options import (
     working,
     wrote,
 )
+from mmlca.model.settings import FormSettings
 from mmlca.study.settings import SiteFile
 
 if TYPE_CHECKING:
@@ -478,6 +481,7 @@ def site_fit(
     ] = False,
     patients: Patients,
     fitting: StudyModelOptions,
+    form: StudyFormOptions,
     seed: StudySeed = None,
     n_jobs: StudyNJobs = None,
     out: SiteOut = None,
@@ -500,6 +504,7 @@ def site_fit(
         starts=fitting.pop("n_init", None),
         n_jobs=n_jobs,
         **fitting,
+        **change(FormSettings(), form).model_dump(include=set(form)),
     )
     with working("Fitting (the first fit also compiles)", quiet=home.quiet):
         list_unmapped(hospital, home.inputs(*patients.files()))

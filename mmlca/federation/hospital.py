@@ -32,6 +32,7 @@ from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
     Notes,
     Refinement,
+    agreed_form,
     fit_models,
     local_prior,
     make_answer,
@@ -46,6 +47,7 @@ from mmlca.federation.steps import (
     step_memberships,
     write_notes,
 )
+from mmlca.sequences.forms import PLAIN, Cuts, Form, Shared, make_form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,6 +124,9 @@ class Hospital:
     starts, search, prior, seed, n_jobs
         See `MixtureMarkov`; `starts` is its n_init. Default of the prior: half a patient, with more
         than six states less (`mmlca.federation.steps.local_prior`).
+    stays, periods, shared
+        The form of the chains, see `MixtureMarkov`. Labels are all that the ensemble needs, so that
+        sites may use different ones; a refinement needs models of one form.
     """
 
     study: str
@@ -149,6 +154,9 @@ class Hospital:
     prior: float | None = None
     seed: int = 1
     n_jobs: int = 1
+    stays: Cuts = None
+    periods: Cuts = None
+    shared: Shared | None = None
 
     def __post_init__(self) -> None:
         check_study(self.study)
@@ -158,6 +166,7 @@ class Hospital:
                 f"min_count is {self.min_count}, but this site lets nothing leave that is rounded "
                 f"to less than {self.floor}; raise min_count, or let the site change its floor."
             )
+        make_form(self.stays, self.periods, self.shared)
 
     @classmethod
     def from_study(
@@ -204,7 +213,7 @@ class Hospital:
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": study.public_keys(),
-        }
+        } | agreed_form(study)._asdict()
         if place is not None:
             settings |= {"floor": place.floor, "signing_key": place.signing_key}
         if "sequences" not in changes:
@@ -224,6 +233,8 @@ class Hospital:
         data = self._data(family.data)
         if family.data == "sequences":
             decides["prior"] = self.used_prior
+            # as before there were other forms, so that plain models leave again as they left
+            decides |= {} if self.form == PLAIN else {"form": self.form}
         else:
             decides["family"] = self.family
         request = request_of(data, **decides)
@@ -588,9 +599,16 @@ class Hospital:
         return self.sequences
 
     @property
+    def form(self) -> Form:
+        """Which parts the chains have, by `stays`, `periods` and `shared`."""
+        return make_form(self.stays, self.periods, self.shared)
+
+    @property
     def used_prior(self) -> float:
-        """The prior that was given, or the default for as many states."""
-        return local_prior(self._data("sequences").n_states) if self.prior is None else self.prior
+        """The prior that was given, or the default for as many states and the form."""
+        if self.prior is not None:
+            return self.prior
+        return local_prior(self._data("sequences").n_states, self.form)
 
     def _write(self, folder: Path, files: Mapping[str, bytes]) -> list[Path]:
         """The files where they are sent from, signed if this site has a key."""

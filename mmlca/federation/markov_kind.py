@@ -21,11 +21,36 @@ steps_per_patient   mean number of steps per patient in such cells of the site
 
 The sums of a refinement have for each cluster the patients, those who begin in each state, and the
 steps from each state to each (1 + S + S × S).
+
+Chains that depend on time in state or on the period have the steps by context instead. Time in
+state has B bins and time since the start P periods, numbered from the earliest on. The cells of
+these tables are rounded as those of steps are, except that all cells of few patients share one
+draw, as in the sums of a refinement: a patient who stays in a rare state is in the cells of several
+bins, and one who leaves it in that of a destination too, and what these reveal must not add up.
+
+=================== =========================================================================
+format              "mmlca markov counts by context"
+states, prior, first, steps_per_patient
+                    as above; the prior is added to every cell of first, staying, leaving and
+                    destinations, except from a state to itself
+form                {stays, periods, shared}: the cut points of time in state and of time since
+                    the start, in windows, and "destinations" if the periods share these, or null
+staying, leaving    steps that stay in the state or leave it, by class, period, bin and state
+                    (K × P × B × S)
+destinations        steps to another state, by class, period, from and to (K × P × S × S, or
+                    K × 1 × S × S if they are shared); 0 from a state to itself
+=================== =========================================================================
+
+The sums of a refinement have for each cluster the patients, those who begin in each state, then for
+each period, bin and state the steps that stay and those that leave, and then the destinations
+(1 + S + 2 × P × B × S + P × S × S, or S × S if they are shared).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -50,6 +75,8 @@ from font.exchange.fields import (
 from font.exchange.registry import ModelFamily
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
 from mmlca.federation.steps import local_prior
+from mmlca.sequences.checks import MAX_TIMES
+from mmlca.sequences.forms import PLAIN, Form, Layout, layout_of, make_form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,36 +88,118 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Content = Mapping[str, Any]
 
-FORMAT = "mmlca markov counts"
+FORMAT, FORMAT_BY_CONTEXT = "mmlca markov counts", "mmlca markov counts by context"
 _DIGITS = 2  # decimals of the mean number of steps
 _LEAST_PRIOR = 1e-9  # of an exact file whose model is of maximum likelihood
+_MOST_CUTS = 100
 
 Amount = Annotated[Number, Field(ge=0, le=10**9)]  # whole where counts are rounded
 Counts = Annotated[list[Amount], size(1, MOST_STATES)]
 Steps = Annotated[list[Annotated[Number, Field(ge=0)]], size(1, MOST_STATES)]
+Cuts = Annotated[list[Annotated[int, Field(ge=2, le=MAX_TIMES)]], size(0, _MOST_CUTS)]
+Square = Annotated[list[Steps], size(0, MOST_STATES)]
 
 
-class MarkovPart(Strict):
-    """A mixture of Markov chains as counts."""
+class ChainsPart(Strict):
+    """What mixtures of all forms have."""
 
-    format: Literal["mmlca markov counts"]
     version: One
     states: Annotated[list[Label], size(1, MOST_STATES)]
     prior: Annotated[Number, Field(gt=0)]
     patients: Annotated[list[Amount], size(1, MOST_CLASSES)]
     first: Annotated[list[Counts], size(1, MOST_CLASSES)]
-    steps: Annotated[
-        list[Annotated[list[Steps], size(0, MOST_STATES)]],
-        size(1, MOST_CLASSES),
-    ]
     steps_per_patient: Annotated[Number, Field(ge=1)]
 
 
-class Expected(NamedTuple):
-    """Expected counts of a model on data: patients (K,), first (K, S), steps and support (K, S, S).
+class MarkovPart(ChainsPart):
+    """A mixture of plain Markov chains as counts."""
 
-    `support` is the number of different patients who make each step, and `membership` (U, K) the
-    number of patients with each pattern in each class.
+    format: Literal["mmlca markov counts"]
+    steps: Annotated[list[Square], size(1, MOST_CLASSES)]
+
+
+class FormPart(Strict):
+    """Which parts the chains have; see `mmlca.sequences.forms.Form`."""
+
+    stays: Cuts
+    periods: Cuts
+    shared: Literal["destinations"] | None
+
+
+Contexts = Annotated[
+    list[Annotated[list[Annotated[list[Steps], size(1, _MOST_CUTS + 1)]], size(1, _MOST_CUTS + 1)]],
+    size(1, MOST_CLASSES),
+]
+
+
+class ContextPart(ChainsPart):
+    """A mixture of chains that depend on time in state or on the period, as counts."""
+
+    format: Literal["mmlca markov counts by context"]
+    form: FormPart
+    staying: Contexts
+    leaving: Contexts
+    destinations: Annotated[
+        list[Annotated[list[Square], size(1, _MOST_CUTS + 1)]], size(1, MOST_CLASSES)
+    ]
+
+
+# --- the cells of a chain as the tables of a file ---------------------------------------------
+
+
+def layout_in(content: Content) -> Layout:
+    """The cells of the chains in a file."""
+    return layout_of(_form_in(content), len(content["states"]))
+
+
+def _form_in(content: Content) -> Form:
+    return make_form(**content["form"]) if "form" in content else PLAIN
+
+
+def _shapes(content: Content) -> dict[str, tuple[int, ...]]:
+    """The tables of steps in a file, and the shape that each must have."""
+    k, s, form = len(content["patients"]), len(content["states"]), _form_in(content)
+    if form == PLAIN:
+        return {"steps": (k, s, s)}
+    contexts = (k, form.n_periods, form.n_bins, s)
+    return {
+        "staying": contexts,
+        "leaving": contexts,
+        "destinations": (k, form.n_destinations, s, s),
+    }
+
+
+def _tables_of(steps: Floats, layout: Layout) -> dict[str, Any]:
+    """Steps by cell (K, C − S) as the tables of a file, with the form if it is not plain."""
+    k, s, form = len(steps), layout.n_states, layout.form
+    if layout.is_plain:
+        return {"steps": steps.reshape(k, s, s).tolist()}
+    begin, contexts = layout.first_destination, (k, form.n_periods, form.n_bins, s)
+    return {
+        "form": form._asdict() | {"stays": list(form.stays), "periods": list(form.periods)},
+        "staying": steps[:, 0:begin:2].reshape(contexts).tolist(),
+        "leaving": steps[:, 1:begin:2].reshape(contexts).tolist(),
+        "destinations": steps[:, begin:].reshape(k, form.n_destinations, s, s).tolist(),
+    }
+
+
+def _steps_in(content: Content) -> Floats:
+    """The tables of a file as steps by cell (K, C − S), the inverse of `_tables_of`."""
+    tables = [np.array(content[name], dtype=float) for name in _shapes(content)]
+    if len(tables) == 3:
+        tables = [np.stack(tables[:2], axis=-1), tables[2]]
+    return np.hstack([table.reshape(len(table), -1) for table in tables])
+
+
+# --- what is counted --------------------------------------------------------------------------
+
+
+class Expected(NamedTuple):
+    """Expected counts of a model on data.
+
+    Patients (K,), first states (K, S), and steps and support (K, C − S) by cell, in the order of
+    `mmlca.sequences.forms.Layout`. `support` is the number of different patients who make each
+    step, and `membership` (U, K) the number of patients with each pattern in each class.
     """
 
     patients: Floats
@@ -108,31 +217,32 @@ def expected_counts(model: MixtureMarkov, sequences: Sequences) -> Expected:
     """
     from mmlca.model.em import e_step
 
-    patterns, s = sequences.patterns, len(sequences.states)
-    last = e_step(patterns, model.params_)
-    visits = last.visits.reshape(-1, s + 1, s)
+    patterns = sequences.patterns_of(model.form)
+    last, begin = e_step(patterns, model.params_), patterns.layout.initial.start
     people = np.bincount(patterns.inverse[sequences.weights > 0], minlength=len(patterns))
     membership = last.posterior * people[:, None]
-    support = _observed(patterns, membership).reshape(-1, s, s)
     return Expected(
-        patterns.weights @ last.posterior, visits[:, s], visits[:, :s], support, membership
+        patterns.weights @ last.posterior,
+        last.visits[:, begin:],
+        last.visits[:, :begin],
+        _observed(patterns, membership),
+        membership,
     )
 
 
 def _seen(patterns: Patterns) -> Any:
-    """Which steps each pattern has, (U, S·S), as a sparse array of 0 and 1."""
+    """Which steps each pattern has, (U, C − S), as a sparse array of 0 and 1."""
     from scipy import sparse
 
-    s = patterns.n_states
     seen = sparse.csr_array(
         (np.ones(len(patterns.tokens)), patterns.cell[patterns.tokens], patterns.indptr),
-        shape=(len(patterns), s * (s + 1) + len(patterns.gaps)),
+        shape=(len(patterns), patterns.n_cells + len(patterns.gaps)),
     )
-    return seen[:, : s * s]
+    return seen[:, : patterns.layout.initial.start]
 
 
 def _observed(patterns: Patterns, membership: Floats) -> Floats:
-    """How many different patients make each step, (K, S·S), from patterns' memberships (U, K)."""
+    """How many different patients make each step, (K, C − S), from patterns' memberships (U, K)."""
     support: Floats = (_seen(patterns).T @ membership).T
     return support
 
@@ -140,32 +250,50 @@ def _observed(patterns: Patterns, membership: Floats) -> Floats:
 def markov_support(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
     """How many different patients contribute to each sum of `MixtureMarkov.statistics`."""
     sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
-    return np.hstack([sums, _observed(sequences.patterns, _people(sequences, membership))])
+    patterns = sequences.patterns_of(model.form)
+    return np.hstack([sums, _observed(patterns, _people(patterns, sequences, membership))])
 
 
 def markov_shares(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
-    """The patients by first state, and each divided evenly among the different steps they make."""
+    """The patients by first state, and each divided evenly among the different steps they make.
+
+    In each block of steps, see `markov_blocks`.
+    """
     sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
-    seen = _seen(sequences.patterns)
-    n_steps = np.maximum(seen.sum(axis=1), 1)  # different ones, of each pattern
-    steps = (seen.T @ (_people(sequences, membership) / n_steps[:, None])).T
-    return np.hstack([sums, steps])
+    patterns = sequences.patterns_of(model.form)
+    seen, people = _seen(patterns), _people(patterns, sequences, membership)
+    parts, blocks = [sums], _step_blocks(patterns.layout)
+    for block in range(blocks.max() + 1):
+        own = seen[:, blocks == block]
+        n_steps = np.maximum(own.sum(axis=1), 1)  # different ones, of each pattern
+        parts.append((own.T @ (people / n_steps[:, None])).T)
+    return np.hstack(parts)
 
 
 def markov_blocks(content: Content) -> NDArray[np.intp]:
-    """The patients, their first states, their steps."""
+    """The patients, their first states, their steps; of chains by context the steps that stay or
+    leave, then the destinations."""
     s = len(content["states"])
-    return np.repeat(np.arange(3), [1, s, s * s])
+    return np.concatenate([np.repeat([0, 1], [1, s]), 2 + _step_blocks(layout_in(content))])
 
 
-def _people(sequences: Sequences, membership: Floats) -> Floats:
+def _step_blocks(layout: Layout) -> NDArray[np.intp]:
+    """The block of each cell of steps, (C − S,), from 0."""
+    cells = np.arange(layout.initial.start)
+    return np.zeros_like(cells) if layout.is_plain else (cells >= layout.first_destination) * 1
+
+
+def _people(patterns: Patterns, sequences: Sequences, membership: Floats) -> Floats:
     """The number of patients with each pattern in each class, (U, K), each counted once."""
-    patterns, counted = sequences.patterns, sequences.weights > 0
+    counted = sequences.weights > 0
     columns = [
         np.bincount(patterns.inverse, column * counted, minlength=len(patterns))
         for column in membership.T
     ]
     return np.stack(columns, axis=1)
+
+
+# --- writing and reading ----------------------------------------------------------------------
 
 
 def markov_content(
@@ -176,10 +304,10 @@ def markov_content(
     Receivers add the prior to every count, which helps small sites more than rounding harms them;
     0.5 did worse, 2 a little better than 1. See "what was tried" in the documentation.
     """
-    expected = expected_counts(model, sequences)
+    expected, layout = expected_counts(model, sequences), layout_of(model.form, len(model.states_))
     enough_patients(expected.patients, min_count)
     content: dict[str, Any] = {
-        "format": FORMAT,
+        "format": FORMAT if layout.is_plain else FORMAT_BY_CONTEXT,
         "version": 1,
         "states": list(model.states_),
         "prior": PRIOR_OF_ROUNDED_STEPS,
@@ -189,42 +317,44 @@ def markov_content(
             "prior": max(model.prior, _LEAST_PRIOR),
             "patients": expected.patients.tolist(),
             "first": expected.first.tolist(),
-            "steps": expected.steps.tolist(),
+            **_tables_of(expected.steps, layout),
             "steps_per_patient": 1.0,
         }
     few = expected.support < min_count
     mean = 1.0
-    rare = (_seen(sequences.patterns) @ few.reshape(len(few), -1).T.astype(float)) > 0  # (U, K)
+    rare = (_seen(sequences.patterns_of(model.form)) @ few.T.astype(float)) > 0  # (U, K)
     if (expected.membership * rare).sum() >= min_count:  # fewer are one patient's habit
         mean = expected.steps[few].sum() / expected.support[few].sum()
     patients = round_counts(expected.patients, min_count, draws)
     first = round_counts(expected.first, min_count, draws)
     counted = np.where(few, expected.support, expected.steps)
-    rounded = round_events(counted, expected.support, min_count, draws.random(counted.shape))
+    uniform = draws.random(counted.shape)
+    if not layout.is_plain:  # who stays long is in several cells of a state
+        uniform = np.where(few, draws.random(1), uniform)
+    rounded = round_events(counted, expected.support, min_count, uniform)
     mean = round_mean(float(mean), draws.random(1))
     steps = np.where(few, np.round(rounded * mean, _DIGITS), rounded)
     return content | {
         "patients": patients.tolist(),
         "first": first.tolist(),
-        "steps": steps.tolist(),
+        **_tables_of(steps, layout),
         "steps_per_patient": mean,
     }
 
 
 def markov_model(content: Content) -> MixtureMarkov:
     """The model that a file's counts stand for, ready to predict."""
+    from mmlca.model.em import params_of, row_probabilities
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.model.params import MarkovParams
+    from mmlca.model.params import zero_cells
 
-    patients = np.array(content["patients"], dtype=float)
+    states = tuple(content["states"])
+    patients, layout = np.array(content["patients"], dtype=float), layout_in(content)
     prior = float(content["prior"])
-    params = MarkovParams(
-        probabilities(patients),
-        probabilities(content["first"], prior),
-        probabilities(content["steps"], prior),
-    )
-    model = MixtureMarkov(len(patients), prior=prior)
-    model._set_params_(params, tuple(content["states"]))
+    cells = np.hstack([_steps_in(content), np.array(content["first"], dtype=float)])
+    cells = row_probabilities(cells, layout, prior, ~zero_cells(None, states, layout.form))
+    model = MixtureMarkov(len(patients), prior=prior, **content.get("form", {}))
+    model._set_params_(params_of(cells, probabilities(patients), layout), states)
     model.n_sequences_ = float(patients.sum())
     return model
 
@@ -238,16 +368,21 @@ def _fit(
     prior: float | None,
     n_jobs: int,
     seed: int,
+    stays: Any = None,
+    periods: Any = None,
+    shared: Any = None,
 ) -> MixtureMarkov:
     from mmlca.model.estimator import MixtureMarkov
 
+    form = make_form(stays, periods, shared)
     model = MixtureMarkov(
         n_classes,
         n_init=n_init,
         search=search,
-        prior=local_prior(sequences.n_states) if prior is None else prior,
+        prior=local_prior(sequences.n_states, form) if prior is None else prior,
         n_jobs=n_jobs,
         seed=seed,
+        **form._asdict(),
     )
     return model.fit(sequences)
 
@@ -258,50 +393,89 @@ def _compare(
     criterion: Any,
     *,
     prior: float | None,
+    stays: Any = None,
+    periods: Any = None,
+    shared: Any = None,
     **settings: Any,
 ) -> pd.DataFrame:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.model.selection import candidates, fit_quietly
     from mmlca.study.results.models import comparison
 
-    settings["prior"] = local_prior(sequences.n_states) if prior is None else prior
+    form = make_form(stays, periods, shared)
+    settings["prior"] = local_prior(sequences.n_states, form) if prior is None else prior
     fits = {
-        (site, k): fit_quietly(MixtureMarkov(k, **settings), sequences)
+        (site, k): fit_quietly(MixtureMarkov(k, **settings, **form._asdict()), sequences)
         for site, k in candidates({"": sequences}, numbers, criterion)
     }
     return comparison(fits, criterion, "sequences")
 
 
+# --- what does not fit together, and what a file says -----------------------------------------
+
+
 def _find_misfit(content: Content, min_count: int) -> str | None:
+    wrong = _misfit_of_form(content["form"]) if "form" in content else None
+    if wrong is not None:
+        return wrong
     k, s = len(content["patients"]), len(content["states"])
     wrong = first_misfit(
         misfit_of_patients(content, min_count),
         misfit_of_shape(content["first"], "first states", (k, s)),
-        misfit_of_shape(content["steps"], "steps", (k, s, s)),
+        *(misfit_of_shape(content[name], name, shape) for name, shape in _shapes(content).items()),
     )
     if wrong is not None:
         return wrong
+    if np.array(content.get("destinations", [[[[0]]]])).diagonal(axis1=2, axis2=3).any():
+        return "its destinations lead from a state to itself"
     wrong = unrounded(content["first"], min_count)
     if wrong is not None:
         return f"its first states have {wrong}"
-    steps = np.array(content["steps"], dtype=float)
+    steps = _steps_in(content)
     few = np.abs(steps - round(min_count * content["steps_per_patient"], _DIGITS)) < 1e-9
     wrong = unrounded(np.where(few, 0, steps), min_count)
     return None if wrong is None else f"its steps have {wrong}"
 
 
+def _misfit_of_form(form: Content) -> str | None:
+    """What is wrong with the form in a file, if anything."""
+    for name in ("stays", "periods"):
+        if any(a >= b for a, b in pairwise(form[name])):
+            return f"the {name} of its form do not increase"
+    if not form["stays"] and not form["periods"]:
+        return "its form has neither stays nor periods"
+    if form["shared"] and not form["periods"]:
+        return "the periods of its form share destinations, but there are none"
+    return None
+
+
 def _explain(content: Content) -> tuple[list[str], list[str]]:
-    states = ", ".join(content["states"])
+    states, form = ", ".join(content["states"]), _form_in(content)
+    steps = "how many steps go from each state to each"
+    if form != PLAIN:
+        steps = (
+            f"how many steps stay in each state and how many leave it, {form.title}, and where "
+            "those who leave go" + (" by period" if form.n_destinations > 1 else "")
+        )
     contains = [
         f"for each of {len(content['patients'])} classes: how many patients begin in each of the "
-        f"{len(content['states'])} states ({states}), and how many steps go from each state to "
-        "each, all rounded at random",
+        f"{len(content['states'])} states ({states}), and {steps}, all rounded at random",
         patients_in_words(content),
         f"the mean number of steps per patient ({content['steps_per_patient']:g}) in cells to "
         f"which few patients contribute, and the pseudo-count ({content['prior']:g}) with which "
         "receivers turn counts into probabilities",
     ]
-    return contains, ["about how common each course of treatment is at the site"]
+    reveals = ["about how common each course of treatment is at the site"]
+    if form.stays:
+        reveals.append("about how long patients stay in each state")
+    if form.periods:
+        reveals.append("about when patients leave each state")
+    return contains, reveals
+
+
+def _recognises(model: Any, plain: bool) -> bool:
+    is_mixture = type(model).__name__ == "MixtureMarkov" and hasattr(model, "params_")
+    return is_mixture and (model.params_.form == PLAIN) == plain
 
 
 MARKOV = ModelFamily(
@@ -309,7 +483,7 @@ MARKOV = ModelFamily(
     schema=MarkovPart,
     variables=lambda content: tuple(content["states"]),
     find_misfit=_find_misfit,
-    recognises=lambda model: type(model).__name__ == "MixtureMarkov" and hasattr(model, "params_"),
+    recognises=lambda model: _recognises(model, plain=True),
     write=markov_content,
     read=markov_model,
     # counted as the model file counts them: the prior makes the weights a little more even
@@ -321,5 +495,8 @@ MARKOV = ModelFamily(
     support=markov_support,
     shares=markov_shares,
     blocks=markov_blocks,
-    n_statistics=lambda content: 1 + len(content["states"]) * (len(content["states"]) + 1),
+    n_statistics=lambda content: 1 + layout_in(content).n_cells,
+)
+MARKOV_BY_CONTEXT = replace(
+    MARKOV, schema=ContextPart, recognises=lambda model: _recognises(model, plain=False)
 )

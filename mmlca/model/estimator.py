@@ -218,6 +218,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Which parts the chains have, by `stays`, `periods` and `shared`."""
         return make_form(self.stays, self.periods, self.shared)
 
+    @property
+    def form_title(self) -> str:
+        """The form in words, such as "by time in state (1, 2–3, 4+)"."""
+        return self.form.title
+
     _design = Design((), ())  # of the covariates; without any an intercept alone
     _finest: Form | None = None  # of the forms that a selection compares on the same steps
 

@@ -12,7 +12,7 @@ chain. `Layout` says which cells there are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -195,7 +195,7 @@ class Layout:
         return self.first_destination + (q * self.n_states + state) * self.n_states + after
 
 
-@cache
+@lru_cache(maxsize=32)  # files of strangers have forms of their own
 def layout_of(form: Form, n_states: int) -> Layout:
     """The cells of chains of this form."""
     return Layout(form, n_states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,21 @@ def hospital(root: Path, site: str, min_count: int, **changes: Any) -> mmlca.Hos
     return mmlca.Hospital(study=STUDY, site=site, **(settings | changes))
 
 
-def combined(root: Path, min_count: int) -> Path:
+def hospitals(
+    root: Path, min_count: int, data: Mapping[str, mmlca.Sequences] | None, **changes: Any
+) -> dict[str, mmlca.Hospital]:
+    """All three, with other patients or settings if they are given."""
+    parts = {} if data is None else {site: {"sequences": part} for site, part in data.items()}
+    return {
+        site: hospital(root, site, min_count, **parts.get(site, {}), **changes) for site in SITES
+    }
+
+
+def combined(
+    root: Path, min_count: int, data: Mapping[str, mmlca.Sequences] | None = None, **changes: Any
+) -> Path:
     """Fit, label, combine: the ensemble file."""
-    homes = {site: hospital(root, site, min_count) for site in SITES}
+    homes = hospitals(root, min_count, data, **changes)
     models = [path for home in homes.values() for path in home.fit()]
     labels = [home.label(models) for home in homes.values()]
     files = font.read_models(models)
@@ -55,9 +68,14 @@ def combined(root: Path, min_count: int) -> Path:
     return root / "ensemble.json"
 
 
-def refine_by_files(root: Path, min_count: int, rounds: int | str) -> dict[str, Any]:
+def refine_by_files(
+    root: Path,
+    min_count: int,
+    rounds: int | str,
+    data: Mapping[str, mmlca.Sequences] | None = None,
+) -> dict[str, Any]:
     """All steps; the last shared file and each site's table."""
-    homes = {site: hospital(root, site, min_count) for site in SITES}
+    homes = hospitals(root, min_count, data)
     source = root / "ensemble.json"
     while True:
         results = {site: home.refine(source) for site, home in homes.items()}

@@ -204,7 +204,7 @@ def write_model(
     whole_number(min_count, 1, "min_count")
     families = [family for family in all_families().values() if family.recognises(model)]
     if not families:
-        known = ", ".join(family.name for family in all_families().values())
+        known = ", ".join(dict.fromkeys(family.name for family in all_families().values()))
         raise InputError(
             f"a fitted {type(model).__name__} cannot be exchanged; known here are: {known}."
         )

@@ -33,8 +33,8 @@ last                whether the refinement ends here
 ensemble            SHA-256 of the payload of the ensemble that the refinement began with
 min_count           the lowest of the sums files; of masked files, the largest, since the centre
                     rounds their sum
-model               content of the first model of the ensemble; its states or items and its prior
-                    are those of the clusters
+model               content of the first model of the ensemble; its states or items, its prior and
+                    the form of its chains are those of the clusters
 labelled            list of {site, patients}: the most that each site can have labelled, given
                     its rounded counts in the ensemble; sums of more are refused
 sites               whose sums are in it
@@ -103,6 +103,7 @@ from font.exchange.messages.ensemble import EnsembleFile, read_ensemble
 from font.exchange.messages.model import check_model
 from font.exchange.registry import Message, ModelFamily, family_of
 from font.labels import capped_site
+from font.refinement import check_family
 
 MOST_STEPS = 50  # of one refinement between sites
 _SETTLED = 1e-3  # largest change of a class parameter after which "converge" ends
@@ -237,12 +238,6 @@ def read_step(source: Source, header: Header | None = None) -> Step:
         )
     file = read_ensemble(source, header)
     contents = [model.content for model in file.models.values()]
-    formats = sorted({content["format"] for content in contents})
-    if len(formats) > 1:
-        raise InputError(
-            f"{name_of(source)} has models of different families ({some(formats)}); models of one "
-            "family can be refined."
-        )
     sizes = file.ensemble.cluster_sizes_.sum()
     unit = max(model.payload["min_count"] for model in file.models.values())
     most_classes = max(model.n_classes for model in file.models.values())
@@ -342,6 +337,12 @@ def check_rounds(rounds: Rounds) -> int:
     return number
 
 
+def check_one_form(before: Step) -> None:
+    """Refuse an ensemble of models of several families or forms: their sums cannot be added."""
+    if before.ensemble is not None:
+        check_family({name: file.model for name, file in before.ensemble.models.items()})
+
+
 def check_members(before: Step, sites: Iterable[str]) -> None:
     """Refuse sites that were not part of the step before."""
     unknown = sorted(set(sites) - set(before.shared.sites)) if before.shared is not None else []
@@ -402,7 +403,7 @@ def _explain_shared(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         f"step {payload['step']} of a refinement{last}: for each of {len(payload['sums'])} "
         f"clusters the sums of all sites ({', '.join(payload['sites'])}), from which the shared "
         "model is made",
-        "one site's model as it was sent, for its states and prior",
+        "one site's model as it was sent, for its states, prior and form",
     ]
     reveals = [
         "about how common each course of treatment is at all sites together",
@@ -468,6 +469,7 @@ def answer(question: Question) -> dict[str, Any]:
 
 def exact_sums(question: Question) -> tuple[Floats, Floats]:
     """A site's sums by cluster and how many patients contribute to each, (K, P), unrounded."""
+    check_one_form(question.step)
     family = question.step.family
     if family.support is None:
         raise InputError(
@@ -503,6 +505,7 @@ def share(
     outweigh the others neither by their size nor alone.
     """
     check_rounds(rounds)
+    check_one_form(before)
     sums = sorted(parts, key=lambda part: part.site)
     check_parts(before, sums)
     scales = {part.payload["scale"] for part in sums}
@@ -636,6 +639,7 @@ def share_masked(
     All steps are rounded with the same draws, as long as the same sites take part, so that what
     several steps reveal does not add up. Nobody but the centre can repeat them.
     """
+    check_one_form(before)
     n_clusters, width = before.shape
     total = add_masked(parts)
     total.check(_MASKED, before.fingerprint, 3 * n_clusters * width + _N_SEEDS)

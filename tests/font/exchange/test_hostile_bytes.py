@@ -77,6 +77,10 @@ FILES = {
     "many long numbers": forged("[" + ",".join(["1" * 30] * 200_000) + "]"),
     "many numbers": forged('{"name":[' + ",".join(["1.5"] * 590_000) + "]}"),
     "many objects": forged('{"bic":[' + ",".join(["{}"] * 590_000) + "]}"),
+    "many cut points": forged(
+        '{"name":"x","min_count":11,"bic":[],"model":{"format":"mmlca markov counts by context",'
+        '"form":{"stays":[' + ",".join(["2"] * 590_000) + "]}}}"
+    ),
     "escapes": forged('{"name":"' + "\\u0041" * 1_300_000 + '"}'),
     "backslashes": forged('{"name":"' + "\\" * 7_900_000),
     "quotes": b'"' * 8_000_000,

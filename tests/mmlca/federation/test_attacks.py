@@ -24,16 +24,16 @@ import mmlca
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, label_unit, round_counts, round_sums, shared_draws
 from font.refinement import site_step
-from mmlca.federation.markov_kind import markov_support
+from mmlca.federation.markov_kind import expected_counts, markov_support
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 M = 11
 
 
-def fitted(data: mmlca.Sequences, k: int) -> mmlca.MixtureMarkov:
+def fitted(data: mmlca.Sequences, k: int, **form: Any) -> mmlca.MixtureMarkov:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return mmlca.MixtureMarkov(k, n_init=4, seed=1).fit(data)
+        return mmlca.MixtureMarkov(k, n_init=4, seed=1, **form).fit(data)
 
 
 def sent(model: mmlca.MixtureMarkov, data: mmlca.Sequences, draws: Any = None) -> dict[str, Any]:
@@ -156,6 +156,86 @@ def test_no_exact_number_is_in_a_model_file() -> None:
     whole = [*content["patients"], *np.ravel(content["first"]).tolist()]
     assert all(count % M == 0 for count in whole)
     assert sum(content["patients"]) != 317
+
+
+# --- 1b. the same from chains by time in state ----------------------------------------------
+
+
+def rare_group(size: int) -> mmlca.Sequences:
+    """A few of 160 patients switch from A to C and stay there: all in the cells of three bins."""
+    codes = np.zeros((160, 12), dtype=np.int8)
+    codes[:80, 6:] = 1
+    codes[80 : 80 + size, 3:] = 2
+    return mmlca.Sequences.from_codes(codes, ["A", "B", "C"])
+
+
+def test_a_small_group_in_several_bins_cannot_be_averaged() -> None:
+    """Who stays long is in the cells of several bins, and before in one of leaving and one of a
+    destination; these show together or not at all."""
+    hits, readings, truths = {"sent": 0, "apart": 0}, [], []
+    for size in range(1, 11):
+        data = rare_group(size)
+        model = fitted(data, 1, stays=(2, 4))
+        (support,) = expected_counts(model, data).support
+        own = np.flatnonzero(support == size)
+        assert len(own) == 5
+        for i in range(30):
+            draws = SecretDraws(b"k" * 32, f"{size} {i}")
+            hits["apart"] += round(round_counts(support[own], M, draws).mean()) == size
+            content = sent(model, data, draws)
+            cells = [np.stack([content["staying"], content["leaving"]], axis=-1).ravel()]
+            cells += [np.ravel(content["destinations"])]
+            shown = np.concatenate(cells)[own] / content["steps_per_patient"]
+            assert set(shown) in ({0}, {M})
+            hits["sent"] += round(shown.mean()) == size
+            readings.append(shown[0])
+            truths.append(size)
+    assert hits["apart"] > 30  # of 300: why
+    assert hits["sent"] == 0
+    assert gain(readings, truths) < 0.1  # of one draw: 0.09
+
+
+def test_leaving_and_destinations_do_not_count_those_who_leave_twice() -> None:
+    """The same patients are in two tables, by bin and by destination."""
+    readings, truths = [], []
+    for seed in range(30):
+        data = ra_like(40, seed=seed)
+        model = fitted(data, 1, stays=(2, 4))
+        content = sent(model, data, SecretDraws(b"k" * 32, str(seed)))
+        leaving = np.array(content["leaving"])[0, 0]
+        destinations = np.array(content["destinations"])[0, 0]
+        steps = steps_of(data)
+        for state in range(5):
+            people = steps[state].sum() - steps[state, state]
+            if 0 < people < M:
+                told = np.array([*leaving[:, state], *destinations[state]])
+                readings.append(bool((told > 0).any()))
+                truths.append(int(people))
+    assert len(truths) >= 40
+    assert gain(readings, truths) < 0.1
+
+
+def test_bins_of_two_rounds_cannot_be_subtracted() -> None:
+    """With the cut points 4 and 5 in two rounds, the difference would be who stays in window 4."""
+    hits, readings, truths = 0, [], []
+    for seed in range(30):
+        data = ra_like(100, seed=seed)
+        told, exact = [], []
+        for stays in ((2, 4), (2, 5)):
+            model = fitted(data, 1, stays=stays)
+            content = sent(model, data, SecretDraws(b"k" * 32, str(seed)))
+            told.append(np.array(content["staying"])[0, 0, 2])
+            counts = expected_counts(model, data).steps[0]
+            exact.append(counts[: 2 * 3 * 5 : 2].reshape(3, 5)[2])
+        for state in range(5):
+            true = round(exact[0][state] - exact[1][state])
+            if 0 < true < M:
+                hits += told[0][state] - told[1][state] == true
+                readings.append(bool(told[0][state] > told[1][state]))
+                truths.append(true)
+    assert len(truths) >= 40
+    assert hits == 0
+    assert gain(readings, truths) < 0.1
 
 
 # --- 2. the number withheld ----------------------------------------------------------------
@@ -373,12 +453,12 @@ def steps_of_a_refinement(data: dict[str, mmlca.Sequences]) -> tuple[list[Any], 
     return models, exact
 
 
-def units_of(sums: Any, whole: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def units_of(sums: Any, whole: bool, least: int = M) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which cells rest on few patients, what is rounded in each cell, and to multiples of what."""
     events, support = sums
-    few = support < M
+    few = support < least
     often = np.maximum(np.ceil(events / np.maximum(support, 1) - 1e-9), 1)
-    return few, np.where(few, support, events), M * np.where(few | (not whole), 1, often)
+    return few, np.where(few, support, events), least * np.where(few | (not whole), 1, often)
 
 
 def possible_draws(told: list[np.ndarray], steps: list[Any]) -> float:
@@ -439,6 +519,43 @@ def test_the_steps_of_a_refinement_hardly_show_who_is_at_the_site() -> None:
         few, _, unit = units_of(sums, whole=True)
         written = round_sums(*sums, M, SecretDraws(bytes(32))).values / 100
         assert (written[~few] % unit[~few] == 0).all()
+
+
+def test_time_in_state_shows_a_little_more_of_who_is_at_the_site() -> None:
+    """A patient is in more cells of a chain by time in state, and each gives a slight hint to one
+    who knows all other patients; with the unit 22 it is as little as of a plain chain with 11."""
+    areas: dict[tuple[bool, int], list[float]] = {}
+    rng = np.random.default_rng(1)
+    for seed in range(3):
+        data = ra_like(300, seed=seed)
+        for stays in (None, (2, 4)):
+            model = fitted(data, 2, stays=stays)
+            members = model.predict_proba(data)
+            for person in rng.choice(300, 8, replace=False):
+                kept = np.arange(300) != person
+                others = data.select(data.ids[kept])
+                tables = [
+                    (model.statistics(part, own), markov_support(model, part, own))
+                    for part, own in ((data, members), (others, members[kept]))
+                ]
+                for unit in (M, 2 * M):
+                    area = membership_area(tables, unit, rng)
+                    areas.setdefault((stays is not None, unit), []).append(area)
+    mean = {way: np.mean(values) for way, values in areas.items()}
+    assert mean[False, M] < 0.75
+    assert mean[True, M] < 0.8
+    assert mean[True, 2 * M] < mean[False, M] + 0.05
+
+
+def membership_area(tables: list[Any], unit: int, rng: np.random.Generator) -> float:
+    """Area under the curve of the best test of whether a patient is in the first of two tables."""
+    sides = [units_of(table, whole=True, least=unit) for table in tables]
+    evidence = []
+    for few, values, units in [sides[0]] * 40 + [sides[1]] * 40:
+        draws = np.where(few, rng.random(), rng.random(values.shape))
+        told = [units * (np.floor(values / units) + (draws < values / units % 1))]
+        evidence.append(possible_draws(told, sides[:1]) - possible_draws(told, sides[1:]))
+    return float(roc_auc_score(np.repeat([1, 0], 40), evidence))
 
 
 def test_changes_between_steps_cannot_be_read_off() -> None:

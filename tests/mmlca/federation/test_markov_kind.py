@@ -39,7 +39,7 @@ def fitted() -> tuple[mmlca.MixtureMarkov, mmlca.Sequences]:
 
 
 def by_hand(model: mmlca.MixtureMarkov, data: mmlca.Sequences) -> list[np.ndarray]:
-    """Patients, first states, steps and support by class, patient after patient."""
+    """Patients, first states, steps and support (K, S·S) by class, patient after patient."""
     shares = model.predict_proba(data)
     k, s = shares.shape[1], len(data.states)
     first, steps, support = np.zeros((k, s)), np.zeros((k, s, s)), np.zeros((k, s, s))
@@ -52,7 +52,7 @@ def by_hand(model: mmlca.MixtureMarkov, data: mmlca.Sequences) -> list[np.ndarra
                 seen.add((i, j))
         for i, j in seen if weight > 0 else ():
             support[:, i, j] += share
-    return [data.weights @ shares, first, steps, support]
+    return [data.weights @ shares, first, steps.reshape(k, -1), support.reshape(k, -1)]
 
 
 def test_expected_counts_by_hand(fitted: tuple[mmlca.MixtureMarkov, mmlca.Sequences]) -> None:
@@ -86,7 +86,7 @@ def test_cells_of_few_patients_are_rounded_as_patients(
         content = markov_content(model, data, 11, np.random.default_rng(seed))
         shown = content["steps_per_patient"]
         assert shown in (np.floor(2 * mean) / 2, np.ceil(2 * mean) / 2)
-        cells = np.array(content["steps"])
+        cells = np.array(content["steps"]).reshape(3, -1)
         assert np.isin(cells[few], [0, 11 * shown]).all()
         assert (cells[~few] % (11 * often[~few]) == 0).all()
         assert (np.abs(cells - steps)[~few] < 11 * often[~few]).all()
