@@ -14,6 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from ehr_prep.settings import PseudoSites
 from font.checks import class_parameters, some
 from font.errors import InputError, option_name
 from font.exchange.envelope import Header, file_name, file_names
@@ -27,6 +28,7 @@ from font.exchange.registry import family_named, masked, message_of
 from font.exchange.signatures import KEY_FILE, sign_file
 from font.files import atomic_write, csv_text, hold
 from font.labels import CrossTables, label
+from font.settings import MIN_COUNT
 from mmlca import __version__
 from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
@@ -46,6 +48,7 @@ from mmlca.federation.steps import (
     step_memberships,
     write_notes,
 )
+from mmlca.model.settings import ClassSettings, ModelSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
     from mmlca.study.settings import Study
 
+_CLASSES, _MODEL, _RESAMPLES = ClassSettings(), ModelSettings(), PseudoSites()
 SOFTWARE = f"mmlca {__version__}"
 Source = str | os.PathLike[str] | bytes
 _P = ParamSpec("_P")
@@ -133,19 +137,19 @@ class Hospital:
     family: str = "mixture-of-markov-chains"
     n_classes: int | None = None
     candidates: Sequence[int] = ()
-    criterion: str = "bic"
+    criterion: str = _CLASSES.criterion
     fewer_classes: bool = False
     pseudo_sites: int = 0
-    fraction: float = 0.8
-    min_count: int = 11
-    floor: int = 11
+    fraction: float = _RESAMPLES.fraction
+    min_count: int = MIN_COUNT
+    floor: int = MIN_COUNT
     agreed: str | None = None
     keys: Mapping[str, str] | None = None
     signing_key: str | os.PathLike[str] | None = None
     override: str | None = None
     without: Sequence[str] = ()
-    starts: int = 40
-    search: str = "default"
+    starts: int = _MODEL.n_init
+    search: str = _MODEL.search
     prior: float | None = None
     seed: int = 1
     n_jobs: int = 1
