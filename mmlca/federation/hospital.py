@@ -34,17 +34,17 @@ from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
     Notes,
     Refinement,
+    check_agreed_models,
+    check_clusters_kept,
+    check_labelled_models,
+    check_likelihood_kept,
+    check_own_sums_included,
+    check_same_way,
     fit_models,
     local_prior,
     make_answer,
     read_notes,
     refined_table,
-    refuse_contradiction,
-    refuse_fall,
-    refuse_foreign_models,
-    refuse_foreign_sums,
-    refuse_other_models,
-    refuse_other_way,
     step_memberships,
     write_notes,
 )
@@ -294,7 +294,7 @@ class Hospital:
         """
         header, unit = self.header(), self.min_count
         files = read_models(models, header, min_count=unit)
-        refuse_foreign_models(files, self.ledger(), self.agreed)
+        check_agreed_models(files, self.ledger(), self.agreed)
         keys = self._mask_keys(secure)
 
         def make(ledger: Ledger) -> bytes:
@@ -322,7 +322,7 @@ class Hospital:
         """
         result = read_ensemble(ensemble, self.header())
         if self.override is None:
-            refuse_other_models(result.models, self.ledger())
+            check_labelled_models(result.models, self.ledger())
         models = {name: file.model for name, file in result.models.items()}
         table = result.ensemble.confidence(label(models, self.sequences))
         table.index.name = "id"
@@ -386,7 +386,7 @@ class Hospital:
             `to_centre` if not given.
         """
         step = read_step(source, self.header())
-        self._refuse_foreign_step(step)
+        self._check_own_part(step)
         return self._answer(kind, step, out)
 
     @_alone
@@ -459,7 +459,7 @@ class Hospital:
                 "the shared file is not the last of the refinement of this ensemble; give the two "
                 "files that the centre sent last."
             )
-        self._refuse_foreign_step(step)
+        self._check_own_part(step)
         return data, file, step
 
     def header(self) -> Header:
@@ -536,7 +536,7 @@ class Hospital:
         entry = kind if step is None else f"{kind} {step}"
         ledger = self.ledger()
         if self.override is None:
-            refuse_other_way(entry, ledger)
+            check_same_way(entry, ledger)
         if keys:
             released = ledger.look_up_masked(entry, request, list(keys), self.without)
         else:
@@ -553,27 +553,27 @@ class Hospital:
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
-        self._refuse_foreign_step(step)
+        self._check_own_part(step)
         if step.shared is None:
             _, membership = step_memberships(self, step)
             return None, Notes(membership.argmax(axis=1).tolist(), {})
         notes, number = read_notes(self, step.origin), step.shared.step
         table, now = refined_table(step.shared.model, self.sequences)
         if self.override is None:
-            refuse_fall(notes.loglik.get(number - 1), now, number)
+            check_likelihood_kept(notes.loglik.get(number - 1), now, number)
             if number == 0 and notes.clusters:
-                refuse_contradiction(notes.clusters, (table["cluster"] - 1).tolist())
+                check_clusters_kept(notes.clusters, (table["cluster"] - 1).tolist())
         before = {at: value for at, value in notes.loglik.items() if at < number}
         return table, notes._replace(loglik=before | {number: now})
 
-    def _refuse_foreign_step(self, step: Step) -> None:
+    def _check_own_part(self, step: Step) -> None:
         """Answer an ensemble or a shared model only if this site has a part in it."""
         if self.override is not None:
             return
         if step.shared is not None:
-            refuse_foreign_sums(step.shared, self.ledger())
+            check_own_sums_included(step.shared, self.ledger())
         elif step.ensemble is not None:
-            refuse_other_models(step.ensemble.models, self.ledger())
+            check_labelled_models(step.ensemble.models, self.ledger())
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""
