@@ -12,13 +12,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.records import Records
-from ehr_prep.settings import DEAD, PRESETS, Rules
+from ehr_prep.settings import DEAD, PRESETS, PseudoSites, Rules
 from ehr_prep.states import Frame, assign_states, check_rules, window_edges
 from ehr_prep.values import NO_DATE, Issue, day_text, one_day, to_dates, to_days
 from font.checks import one_of, whole_number
 from font.errors import InputError, ReportWarning, option, option_name
 from font.settings import change
 from mmlca.sequences.type import Account, Sequences, Step, add_steps
+
+_RESAMPLES = PseudoSites()
 
 
 def build_sequences(
@@ -146,8 +148,8 @@ def check_eligible(cohort: Cohort) -> None:
 
 def pseudo_sites(
     sequences_by_site: Mapping[str, Sequences],
-    n_per_site: int = 4,
-    fraction: float = 0.8,
+    n_per_site: int = _RESAMPLES.per_site,
+    fraction: float = _RESAMPLES.fraction,
     seed: int | np.random.Generator | None = None,
 ) -> dict[str, Sequences]:
     """Resample every site with replacement, `n_per_site` times.

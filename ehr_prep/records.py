@@ -24,7 +24,7 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.screen import Checked, Checks, Others, Rows, check_rows, nobody_seen
+from ehr_prep.screen import Checked, Checks, Others, Rows, check_rows, days_unknown
 from ehr_prep.settings import Reading, RecordColumns
 from ehr_prep.values import (
     ISO,
@@ -530,7 +530,7 @@ def _others(rows: Rows, texts: Texts, n_patients: int, span: tuple[int, int]) ->
     is_unknown[table.index[table["class"].isna() & table["rule"].isna()]] = True
     lost = np.bincount(rows.who[is_unknown[rows.drug]], minlength=n_patients)
     unmapped = np.bincount(pairs // n_patients, minlength=n_texts)
-    others = Others(n_patients, 0, 0, {}, unmapped, lost, *nobody_seen(n_patients))
+    others = Others(n_patients, 0, 0, {}, unmapped, lost, *days_unknown(n_patients))
     dated = rows.keep((rows.day >= span[0]) & (rows.day <= span[1]))
     others.widen(dated.who, dated.day)
     return others

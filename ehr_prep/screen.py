@@ -167,7 +167,7 @@ def check_rows(
     return Checked(rows, reasons, dropped, leaves_at, int(again.sum()) if drop else 0, issues)
 
 
-def nobody_seen(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def days_unknown(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """First and last days of patients of whom nothing is known yet."""
     most = np.iinfo(np.int32).max
     return np.full(n, most, dtype=np.int32), np.full(n, -most, dtype=np.int32)

@@ -30,6 +30,7 @@ with tempfile.TemporaryDirectory() as name:
     study.write_text(
         'name = "switching"\n[classes]\nnumber = 2\n[pseudo_sites]\nper_site = 0\n'
         '[ensemble]\nmethod = "latent"\nrefine = "none"\n'
+        "[inference]\ndiagnostics = false\n[outputs]\nfigures = false\n"  # for a quick report
         + "".join(f"[sites.{site}]\n" for site in PATIENTS)
     )
     for site, n in PATIENTS.items():

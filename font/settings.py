@@ -17,6 +17,8 @@ from pydantic.fields import FieldInfo
 
 from font.errors import InputError, option_name
 
+MIN_COUNT = 11
+"""Smallest number of patients that a hospital shows or shares, unless it is set otherwise."""
 _PLAIN = {
     "a valid integer": "a whole number",
     "a valid number": "a number",

@@ -37,7 +37,7 @@ from ehr_prep.screen import (
     Others,
     Rows,
     check_rows,
-    nobody_seen,
+    days_unknown,
 )
 from ehr_prep.settings import Reading
 from ehr_prep.values import Issue, check_matched, encode_ids, one_day, read_dates
@@ -287,7 +287,7 @@ def see_patients(database: Database, exposures: Exposures, span: tuple[int, int]
         left_out,
         _patients_by_text(database, exposures),
         lost[kept],
-        *nobody_seen(int(kept.sum())),
+        *days_unknown(int(kept.sum())),
     )
     dated = ours & found["first"].notna().to_numpy()
     for column in ("first", "last"):

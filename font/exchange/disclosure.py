@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import Floats, whole_number
 from font.errors import InputError
+from font.settings import MIN_COUNT as MIN_COUNT  # the messages have it from here
 
-MIN_COUNT = 11
 _MODELS_PER_UNIT, _MOST_UNITS = 5, 8
 _SCALE, EXACT = 100, 1_000_000  # sums leave as whole numbers of so many parts
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ehr_prep.settings import PseudoSites
+from ehr_prep.settings import PRESETS, PseudoSites, Rules
 from font.errors import InputError, spelled
 from font.settings import change
 from mmlca.cli.data import read_sequences
@@ -249,24 +249,14 @@ class Patients:
             built = build_sequences(read, preset=self.preset)
         own = self.preset is None
         whose = "the defaults of `mmlca prep`" if own else f"those of --preset {self.preset}"
-        values = ", ".join(f"{name} = {built.settings[name]}" for name in _RULES)
+        rules = Rules() if self.preset is None else PRESETS[self.preset]
+        settings = rules.model_dump(mode="json", exclude_none=True)
+        values = ", ".join(f"{name} = {value}" for name, value in settings.items())
         say(
             quiet,
             f"Rules for the sequences: {whose} ({values}); for other rules run `mmlca prep` first.",
         )
         return built
-
-
-_RULES = (
-    "first_on_or_after",
-    "months",
-    "max_windows",
-    "by",
-    "ties",
-    "impute",
-    "max_carry",
-    "death",
-)
 
 
 def _columns_of_models(path: Path) -> list[str] | None:

@@ -14,6 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from ehr_prep.settings import PseudoSites
 from font.checks import class_parameters, some
 from font.errors import InputError, option_name
 from font.exchange.envelope import Header, file_name, file_names
@@ -27,26 +28,28 @@ from font.exchange.registry import family_named, masked, message_of
 from font.exchange.signatures import KEY_FILE, sign_file
 from font.files import atomic_write, csv_text, hold
 from font.labels import CrossTables, label
+from font.settings import MIN_COUNT
 from mmlca import __version__
 from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
     Notes,
     Refinement,
     agreed_form,
+    check_agreed_models,
+    check_clusters_kept,
+    check_labelled_models,
+    check_likelihood_kept,
+    check_own_sums_included,
+    check_same_way,
     fit_models,
     local_prior,
     make_answer,
     read_notes,
     refined_table,
-    refuse_contradiction,
-    refuse_fall,
-    refuse_foreign_models,
-    refuse_foreign_sums,
-    refuse_other_models,
-    refuse_other_way,
     step_memberships,
     write_notes,
 )
+from mmlca.model.settings import ClassSettings, ModelSettings
 from mmlca.sequences.forms import PLAIN, Cuts, Form, Shared, make_form
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
     from mmlca.study.settings import Study
 
+_CLASSES, _MODEL, _RESAMPLES = ClassSettings(), ModelSettings(), PseudoSites()
 SOFTWARE = f"mmlca {__version__}"
 Source = str | os.PathLike[str] | bytes
 _P = ParamSpec("_P")
@@ -138,19 +142,19 @@ class Hospital:
     family: str = "mixture-of-markov-chains"
     n_classes: int | None = None
     candidates: Sequence[int] = ()
-    criterion: str = "bic"
+    criterion: str = _CLASSES.criterion
     fewer_classes: bool = False
     pseudo_sites: int = 0
-    fraction: float = 0.8
-    min_count: int = 11
-    floor: int = 11
+    fraction: float = _RESAMPLES.fraction
+    min_count: int = MIN_COUNT
+    floor: int = MIN_COUNT
     agreed: str | None = None
     keys: Mapping[str, str] | None = None
     signing_key: str | os.PathLike[str] | None = None
     override: str | None = None
     without: Sequence[str] = ()
-    starts: int = 40
-    search: str = "default"
+    starts: int = _MODEL.n_init
+    search: str = _MODEL.search
     prior: float | None = None
     seed: int = 1
     n_jobs: int = 1
@@ -301,7 +305,7 @@ class Hospital:
         """
         header, unit = self.header(), self.min_count
         files = read_models(models, header, min_count=unit)
-        refuse_foreign_models(files, self.ledger(), self.agreed)
+        check_agreed_models(files, self.ledger(), self.agreed)
         keys = self._mask_keys(secure)
 
         def make(ledger: Ledger) -> bytes:
@@ -329,7 +333,7 @@ class Hospital:
         """
         result = read_ensemble(ensemble, self.header())
         if self.override is None:
-            refuse_other_models(result.models, self.ledger())
+            check_labelled_models(result.models, self.ledger())
         models = {name: file.model for name, file in result.models.items()}
         table = result.ensemble.confidence(label(models, self.sequences))
         table.index.name = "id"
@@ -393,7 +397,7 @@ class Hospital:
             `to_centre` if not given.
         """
         step = read_step(source, self.header())
-        self._refuse_foreign_step(step)
+        self._check_own_part(step)
         return self._answer(kind, step, out)
 
     @_alone
@@ -466,7 +470,7 @@ class Hospital:
                 "the shared file is not the last of the refinement of this ensemble; give the two "
                 "files that the centre sent last."
             )
-        self._refuse_foreign_step(step)
+        self._check_own_part(step)
         return data, file, step
 
     def header(self) -> Header:
@@ -543,7 +547,7 @@ class Hospital:
         entry = kind if step is None else f"{kind} {step}"
         ledger = self.ledger()
         if self.override is None:
-            refuse_other_way(entry, ledger)
+            check_same_way(entry, ledger)
         if keys:
             released = ledger.look_up_masked(entry, request, list(keys), self.without)
         else:
@@ -560,27 +564,27 @@ class Hospital:
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
-        self._refuse_foreign_step(step)
+        self._check_own_part(step)
         if step.shared is None:
             _, membership = step_memberships(self, step)
             return None, Notes(membership.argmax(axis=1).tolist(), {})
         notes, number = read_notes(self, step.origin), step.shared.step
         table, now = refined_table(step.shared.model, self.sequences)
         if self.override is None:
-            refuse_fall(notes.loglik.get(number - 1), now, number)
+            check_likelihood_kept(notes.loglik.get(number - 1), now, number)
             if number == 0 and notes.clusters:
-                refuse_contradiction(notes.clusters, (table["cluster"] - 1).tolist())
+                check_clusters_kept(notes.clusters, (table["cluster"] - 1).tolist())
         before = {at: value for at, value in notes.loglik.items() if at < number}
         return table, notes._replace(loglik=before | {number: now})
 
-    def _refuse_foreign_step(self, step: Step) -> None:
+    def _check_own_part(self, step: Step) -> None:
         """Answer an ensemble or a shared model only if this site has a part in it."""
         if self.override is not None:
             return
         if step.shared is not None:
-            refuse_foreign_sums(step.shared, self.ledger())
+            check_own_sums_included(step.shared, self.ledger())
         elif step.ensemble is not None:
-            refuse_other_models(step.ensemble.models, self.ledger())
+            check_labelled_models(step.ensemble.models, self.ledger())
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""

@@ -311,9 +311,7 @@ def write_notes(hospital: Hospital, origin: str, notes: Notes) -> None:
 # --- what a site does not answer ---------------------------------------------------------
 
 
-def refuse_foreign_models(
-    files: Mapping[str, ModelFile], ledger: Ledger, agreed: str | None
-) -> None:
+def check_agreed_models(files: Mapping[str, ModelFile], ledger: Ledger, agreed: str | None) -> None:
     """Label with the agreed list only: this site's own models, as it sent them, are part of it."""
     from font.exchange.messages.model import list_fingerprint, read_model
 
@@ -346,7 +344,7 @@ def refuse_foreign_models(
             )
 
 
-def refuse_other_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None:
+def check_labelled_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None:
     """Only models that this site labelled with may place its patients."""
     from font.exchange.envelope import read_file
     from font.exchange.messages.model import list_fingerprint
@@ -372,7 +370,7 @@ def refuse_other_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None
         )
 
 
-def refuse_other_way(entry: str, ledger: Ledger) -> None:
+def check_same_way(entry: str, ledger: Ledger) -> None:
     """What was sent rounded is not sent masked as well, nor the other way round.
 
     `entry` is that of the ledger: "labels", "masked labels", "sums 1", "masked sums 1".
@@ -389,7 +387,7 @@ def refuse_other_way(entry: str, ledger: Ledger) -> None:
         )
 
 
-def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
+def check_own_sums_included(shared: SharedFile, ledger: Ledger) -> None:
     """Only a shared model that this site's own sums are part of."""
     from font.exchange.envelope import read_file
 
@@ -423,7 +421,7 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
         )
 
 
-def refuse_contradiction(before: Sequence[int], now: Sequence[int]) -> None:
+def check_clusters_kept(before: Sequence[int], now: Sequence[int]) -> None:
     """Refuse a first shared model that gives many of this site's patients another cluster.
 
     Among honest sites the first model moves few patients, since it describes the clusters that the
@@ -439,7 +437,7 @@ def refuse_contradiction(before: Sequence[int], now: Sequence[int]) -> None:
         )
 
 
-def refuse_fall(before: float | None, now: float, step: int) -> None:
+def check_likelihood_kept(before: float | None, now: float, step: int) -> None:
     """Refuse a shared model under which this site's patients are far less likely than before."""
     if before is not None and now < before - MOST_FALL * abs(before):
         raise InputError(

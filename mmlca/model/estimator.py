@@ -59,12 +59,13 @@ from mmlca.model.params import (
     zero_cells,
 )
 from mmlca.model.search import Fit, fit_from, fit_search, is_confirmed
-from mmlca.model.settings import SampleSize, SearchKind
+from mmlca.model.settings import ModelSettings, SampleSize, SearchKind
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.forms import PLAIN, Cuts, Form, Layout, Shared, layout_of, make_form
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
+_DEFAULTS = ModelSettings()
 _MOST = 500  # free parameters up to which a summary computes intervals
 
 Names = tuple[Any, ...]
@@ -182,8 +183,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self,
         n_classes: int = 2,
         *,
-        n_init: int = 40,
-        search: SearchKind = "default",
+        n_init: int = _DEFAULTS.n_init,
+        search: SearchKind = _DEFAULTS.search,
         init: MarkovParams | None = None,
         prior: float = PRIOR_OF_FITS,
         zeros: Iterable[tuple[Any, Any]] | None = None,

@@ -19,23 +19,24 @@ from mmlca.model.forms import LEFT_OUT, left_out_text, too_fine
 from mmlca.model.inference import information_criteria
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
 from mmlca.model.search import in_threads
-from mmlca.model.settings import CRITERIA, Criterion, SampleSize
+from mmlca.model.settings import CRITERIA, ClassSettings, Criterion, SampleSize
 from mmlca.sequences.forms import PLAIN, Form, make_form
 from mmlca.sequences.type import Sequences
 
 AnyForm: TypeAlias = Form | Mapping[str, Any] | str
 
+_DEFAULTS = ClassSettings()
 _PASSED_ON = ("prior", "zeros", "max_iter", "tol", "n_jobs")  # settings that tests share with fits
 
 
 def select_n_classes(
     sequences: AnySequences | Mapping[str, Sequences],
-    ks: Iterable[int] = range(1, 9),
+    ks: Iterable[int] = _DEFAULTS.candidates,
     seed: Seed = None,
     *,
     forms: Iterable[AnyForm] | None = None,
-    criterion: Criterion = "bic",
-    n: SampleSize = "sequences",
+    criterion: Criterion = _DEFAULTS.criterion,
+    n: SampleSize = _DEFAULTS.count,
     blrt: int = 0,
     progress: Callable[[str, int], None] | None = None,
     **settings: Any,

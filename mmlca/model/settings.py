@@ -60,8 +60,8 @@ class ModelSettings(Settings):
     )
     prior: float | None = setting(
         None,
-        "Dirichlet pseudo-count of each probability, 0 for maximum likelihood; default: 1e-4, and "
-        "0.5 or less in models that are sent to other sites.",
+        "Dirichlet pseudo-count of each probability, 0 for maximum likelihood; default: too small "
+        "to matter, and 0.5 or less in models that are sent to other sites.",
         example=1e-4,
         ge=0,
     )
@@ -69,7 +69,9 @@ class ModelSettings(Settings):
     @property
     def reported_prior(self) -> float:
         """The prior of models whose probabilities a study reports: too small to matter."""
-        return 1e-4 if self.prior is None else self.prior
+        from font.probabilities import PRIOR_OF_FITS
+
+        return PRIOR_OF_FITS if self.prior is None else self.prior
 
 
 def _numbers(value: Any) -> Any:

@@ -255,7 +255,7 @@ class Results:
                 self._keep_key()
             if private:
                 self._keep_private(self.folder / Path(name).parts[0])
-            _refuse_link(path.parent)
+            _check_no_link(path.parent)
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic(path, private=private) as file:
                 file.write(content)
@@ -267,12 +267,12 @@ class Results:
 
     def _keep_private(self, folder: Path) -> None:
         """A folder of private files: no link to another place, and closed to others."""
-        _refuse_link(folder)
+        _check_no_link(folder)
         private_folder(folder)
         folder.chmod(0o700)
 
 
-def _refuse_link(folder: Path) -> None:
+def _check_no_link(folder: Path) -> None:
     """A folder inside the results must not be a link: its files would go to another place."""
     if folder.is_symlink():
         raise OSError(errno.ELOOP, f"{folder.name} is a link to another place", folder)

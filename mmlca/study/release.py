@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from font.errors import InputError
 from font.files import private_folder
+from font.settings import MIN_COUNT
 from mmlca.tables import disclosure
 from mmlca.tables.disclosure import Rounding, few_digits, hides, is_small
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 FLOOR = "MMLCA_FLOOR"
 """The environment variable with the smallest `min_count` that a hospital accepts."""
-_FLOOR_OF_PUBLIC = 11
 
 
 def site_floor() -> int | None:
@@ -49,12 +49,12 @@ def site_floor() -> int | None:
 def check_floor(study: Study) -> None:
     """Refuse a study file with a smaller `min_count` than the hospital accepts.
 
-    A public release needs at least 11 where the hospital has not set its floor. A release for use
-    inside the hospital may then have any.
+    A public release needs at least `MIN_COUNT` where the hospital has not set its floor. A release
+    for use inside the hospital may then have any.
     """
     floor, min_count = site_floor(), study.privacy.min_count
     if floor is None:
-        floor = _FLOOR_OF_PUBLIC if is_public(study) else 0
+        floor = MIN_COUNT if is_public(study) else 0
     if is_small(min_count, floor):
         raise InputError(
             f"privacy.min_count is {min_count}, but this hospital shows nothing based on "

@@ -37,7 +37,15 @@ from ehr_prep.settings import (
     Text,
 )
 from font.errors import InputError
-from font.settings import Alternatives, EnsembleSettings, Settings, about, explain, setting
+from font.settings import (
+    MIN_COUNT,
+    Alternatives,
+    EnsembleSettings,
+    Settings,
+    about,
+    explain,
+    setting,
+)
 from mmlca.model.settings import (
     ClassSettings,
     CovariateSettings,
@@ -230,7 +238,7 @@ class SiteFile(Place):
 
     site: Name = Field(description="Name of this hospital in the study file.")
     floor: int = setting(
-        11, "Smallest privacy.min_count that this hospital accepts from a study.", ge=1
+        MIN_COUNT, "Smallest privacy.min_count that this hospital accepts from a study.", ge=1
     )
     approve: bool = setting(False, "Let nothing leave before somebody has agreed to it.")
     signing_key: File | None = setting(
@@ -294,7 +302,7 @@ class Privacy(Settings):
     random to multiples of `min_count`. See `mmlca.study.release`.
     """
 
-    min_count: int = setting(11, "Smallest number of patients shown in results.", ge=1)
+    min_count: int = setting(MIN_COUNT, "Smallest number of patients shown in results.", ge=1)
     release: Literal["inside", "public"] = setting(
         "inside",
         "Exact numbers for the hospital itself; public: every count rounded at random to a "

@@ -22,7 +22,17 @@ from font.checks import one_of
 from font.errors import InputError, option_name
 from font.files import check_regular
 from font.settings import AnySettings, Settings, about, explain
-from mmlca.study.settings import FILE_ROLES, MAP_ROLES, Place, Privacy, Site, SiteFile, Study
+from mmlca.model.settings import ClassSettings
+from mmlca.study.settings import (
+    FILE_ROLES,
+    MAP_ROLES,
+    Place,
+    Privacy,
+    Published,
+    Site,
+    SiteFile,
+    Study,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,7 +235,7 @@ def write_study_file(
     synthetic: bool = False,
     preset: str | None = None,
     records: Mapping[str, Any] | None = None,
-    candidates: Sequence[int] = tuple(range(1, 9)),
+    candidates: Sequence[int] = ClassSettings().candidates,
     stability: bool = True,
     network: bool = False,
     notes: Mapping[str, Sequence[str]] | None = None,
@@ -374,12 +384,10 @@ _NETWORK_SITES = """
 # A section for each, in which its public key may stand (`mmlca site keys` makes one)."""
 _SITE_FILE_HEAD = """# What is this hospital's own in a study between hospitals; it stays here.
 # Paths are relative to this file. Any setting of [records] may be given here too."""
-_PUBLISHED = {
-    "source": "published study",
-    "transition_ensemble": 0.403,
-    "transition_local": 1.083,
-    "initial_ensemble": 0.505,
-    "initial_local": 0.515,
+_PUBLISHED = {"source": "published study"} | {
+    name: about(field, "example")
+    for name, field in Published.model_fields.items()
+    if about(field, "example") is not None
 }
 _PRESET_OUTPUTS = {"ra": {"lab_label": "ESR (mm/h)"}}
 """Settings under `[outputs]` that belong to a preset."""

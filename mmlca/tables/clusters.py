@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import state_counts
-from mmlca.tables.disclosure import Guarded, Rounding, add_totals, hidden_grid, hides, is_small
+from mmlca.tables.disclosure import Guarded, hides, is_small
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import common_membership
 from mmlca.tables.treatment_lines import ARROW, line_codes
@@ -94,76 +94,6 @@ those still observed after 3 years are on A; 0 switches per patient
             key = {"site": site, "cluster": label} if by_site else {"cluster": label}
             rows.append({**key, **describe_courses(group, total, after, window)})
     return pd.DataFrame(rows)
-
-
-def hidden_sizes(clusters: Mapping[str, pd.Series], min_count: int) -> pd.DataFrame:
-    """Which sizes of clusters may not be shown.
-
-    The numbers of patients at each site, and of each cluster at all sites, are known to all.
-
-    Parameters
-    ----------
-    clusters : {site: cluster of each patient}
-    min_count : int
-
-    Returns
-    -------
-    DataFrame
-        bool; one row per site and "all" of them, one column per cluster and "all" of them.
-
-    Examples
-    --------
-    >>> clusters = {"A": pd.Series([1] * 50 + [2] * 3), "B": pd.Series([1] * 40 + [2] * 60)}
-    >>> hidden_sizes(clusters, min_count=11)[[1, 2]]
-             1      2
-    A     True   True
-    B     True   True
-    all  False  False
-    """
-    sizes = _sizes(clusters)
-    return pd.DataFrame(hidden_grid(sizes, min_count), sizes.index, sizes.columns)
-
-
-def shown_sizes(
-    clusters: Mapping[str, pd.Series], min_count: int, rounding: Rounding | None = None
-) -> pd.DataFrame:
-    """The sizes of clusters as people may see them, the same in every table and figure.
-
-    Parameters
-    ----------
-    clusters : {site: cluster of each patient}
-    min_count : int
-    rounding : Rounding, optional
-        Of these clusters: round all sizes instead of hiding some.
-
-    Returns
-    -------
-    DataFrame
-        Numbers, NaN where hidden; one row per site and "all" of them, one column per cluster and
-        "all" of them.
-
-    Examples
-    --------
-    >>> clusters = {"A": pd.Series([1] * 50 + [2] * 3), "B": pd.Series([1] * 40 + [2] * 60)}
-    >>> shown_sizes(clusters, min_count=11)[[1, 2]]
-            1     2
-    A     NaN   NaN
-    B     NaN   NaN
-    all  90.0  63.0
-    """
-    sizes = _sizes(clusters)
-    if rounding is None:
-        return sizes.mask(hidden_sizes(clusters, min_count))
-    cells = [[rounding(sizes.at[s, k], s, k) for k in sizes] for s in sizes.index]
-    return pd.DataFrame(cells, sizes.index, sizes.columns)
-
-
-def _sizes(clusters: Mapping[str, pd.Series]) -> pd.DataFrame:
-    """The sizes of clusters by site, with totals."""
-    labels = {label for part in clusters.values() for label in part.unique()}
-    order = sorted(labels, key=lambda label: (isinstance(label, str), label))
-    counts = np.array([[(part == k).sum() for k in order] for part in clusters.values()])
-    return pd.DataFrame(add_totals(counts), [*clusters, "all"], [*order, "all"])
 
 
 class CourseCounts(NamedTuple):

@@ -145,7 +145,7 @@ def guarded_clusters(
         site, group (the number of the cluster), from, to and `patients`, as in
         `transition_counts`.
     sizes : DataFrame
-        Those that may be shown, see `shown_sizes`.
+        Those that may be shown; see `mmlca.study.results.shown_courses.sizes_of`.
     min_count : int
     after, window : str
         As in `describe_clusters`.

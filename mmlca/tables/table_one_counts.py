@@ -284,7 +284,7 @@ def hide_numbers(
 
     The sizes of the clusters at all sites together may be known from elsewhere, so that hidden
     sizes must not follow from those either. Which sizes show does not depend on the variables: it
-    is the same in every table of the same clusters (`mmlca.tables.clusters.hidden_sizes`).
+    is the same in every table of the same clusters.
 
     The numbers of the columns `together` at all sites together are shown elsewhere; the result says
     for each of them which may not be shown, by level and group. `pooled` are the numbers of

@@ -12,7 +12,7 @@ from mmlca import Sequences
 from mmlca.study.results import about, courses
 from mmlca.study.results.groups import PART as GROUPS
 from mmlca.study.results.registry import site_results
-from mmlca.study.results.shown_courses import GroupCourses, courses_of, groups_of
+from mmlca.study.results.shown_courses import GroupCourses, courses_of, groups_of, sizes_of
 from mmlca.study.results.site import ONLY, SitePatients, SiteResults
 from mmlca.tables.disclosure import Rounding
 
@@ -70,3 +70,18 @@ def courses_by_group(
     results = release(data, {ONLY: view}, min_count, secret)
     names = dict(enumerate(labels, 1))
     return courses_of(results, groups_of(results, ONLY, min_count), names)
+
+
+def shown_sizes(
+    clusters: Mapping[str, pd.Series], min_count: int, secret: bytes | None = None
+) -> pd.DataFrame:
+    """The sizes of clusters with any labels as the report shows them, with totals."""
+    labels = sorted({label for part in clusters.values() for label in part})
+    numbers = {label: number for number, label in enumerate(labels, 1)}
+    data = {
+        site: Sequences.from_lists([["A"]] * len(part), ids=part.index)
+        for site, part in clusters.items()
+    }
+    view = {site: part.map(numbers) for site, part in clusters.items()}
+    sizes = sizes_of(release(data, {ONLY: view}, min_count, secret), ONLY, min_count)
+    return sizes.rename(columns=dict(enumerate(labels, 1)))

@@ -222,12 +222,12 @@ def matched_classes(results: Results) -> dict[str, dict[int, int]]:
     steps = stacked(results, "steps")
     steps = steps[steps["view"] == OWN]
     own = groups[groups["view"] == OWN]
-    classes = {site: _whole(rows["group"]) for site, rows in own.groupby("site", sort=False)}
+    classes = {site: _distinct(rows["group"]) for site, rows in own.groupby("site", sort=False)}
     if not classes:
         return {}
     first = next(iter(classes))
     states = results[first].tables["states"]["state"].tolist()
-    clusters = _whole(groups.loc[groups["view"] == ENSEMBLE, "group"])
+    clusters = _distinct(groups.loc[groups["view"] == ENSEMBLE, "group"])
     here = shared[shared["site"] == first]
     labels, places = match_classes(
         clusters,
@@ -251,17 +251,17 @@ def classes_everywhere(results: Results) -> dict[str, dict[int, int]]:
     with which it shares most patients at all sites that know the model.
     """
     table = stacked(results, "classes_everywhere")
-    clusters = _whole(table["cluster"])
+    clusters = _distinct(table["cluster"])
     matched = {}
     for model, rows in table.groupby("model", sort=False):
-        classes = _whole(rows["class"])
+        classes = _distinct(rows["class"])
         shared = _grid(rows, clusters, classes, ["cluster", "class"])
         labels, places = match_by_patients(clusters, classes, shared)
         matched[str(model)] = {k: labels[i] for k, i in zip(classes, places, strict=True)}
     return matched
 
 
-def _whole(numbers: pd.Series) -> list[int]:
+def _distinct(numbers: pd.Series) -> list[int]:
     return sorted({int(number) for number in numbers})
 
 

@@ -196,7 +196,7 @@ def described_of(
     for site, part in groups.counts.items() if by_site else [("", groups.everywhere())]:
         total = sum(group.n for group in part.values())
         for number in groups.order:
-            group = part.get(number) or _nobody(next(iter(part.values())))
+            group = part.get(number) or _without_patients(next(iter(part.values())))
             key = {"site": site, "cluster": number} if by_site else {"cluster": number}
             rows.append({**key, **describe_courses(group, total, after, window)})
     described = pd.DataFrame(rows)
@@ -206,7 +206,7 @@ def described_of(
     return guarded_clusters(described, steps, groups.sizes, groups.min_count, after, window)
 
 
-def _nobody(like: CourseCounts) -> CourseCounts:
+def _without_patients(like: CourseCounts) -> CourseCounts:
     return like._replace(n=0.0)
 
 

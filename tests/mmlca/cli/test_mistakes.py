@@ -290,7 +290,8 @@ def test_records_of_a_site_follow_the_rules_of_prep(
     assert f"Sequences: {len(prepared)} patients × 16 times" in said
     assert f"{len(prepared.states)} states" in said
     whose = "the defaults of `mmlca prep`" if preset is None else "those of --preset ra"
-    assert f"Rules for the sequences: {whose} (first_on_or_after = " in said
+    first = "death = end" if preset is None else "first_on_or_after = 2008-01-01"
+    assert f"Rules for the sequences: {whose} ({first}, " in said
     assert (len(prepared), len(prepared.states)) == ((100, 6) if preset is None else (75, 5))
     wrong = ("site", "fit", tmp_path / "s.csv", "--study", "s", "--site", "M", "-k", 1)
     assert "--preset goes with --records" in refusal(*wrong, "--preset", "ra")

@@ -60,6 +60,7 @@ def close_figures() -> Iterator[None]:
 def pixels(name: str, *arguments: Any, **options: Any) -> bytes:
     whole = getattr(mmlca, f"plot_{name}")(*arguments, **options)
     figure = whole if hasattr(whole, "savefig") else whole.figure
+    figure.set_layout_engine("none")  # takes most of the time, and follows from what is drawn
     figure.canvas.draw()
     return bytes(figure.canvas.buffer_rgba())
 

@@ -454,7 +454,7 @@ def test_refining_in_one_place_is_em_with_groups() -> None:
 # --- forms and numbers of classes ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("seed", [11, *(pytest.param(s, marks=pytest.mark.slow) for s in (12, 13))])
 def test_the_form_and_the_number_of_classes_are_chosen_together(seed: int) -> None:
     data, _ = simulate(two_classes(seed), 1_000, 16, seed=seed)
     table = mmlca.select_n_classes(

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from released import courses_by_group, one_site
+from released import courses_by_group, one_site, shown_sizes
 from study_attack import System
 
 import ehr_prep
@@ -26,7 +26,7 @@ from mmlca.study.sections.labs import items as lab_items
 from mmlca.study.sections.patients import _about_deaths
 from mmlca.study.settings import Study
 from mmlca.study.words import dead_included
-from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
+from mmlca.tables.clusters import describe_clusters
 from mmlca.tables.course_tables import Courses, guarded_clusters
 from mmlca.tables.disclosure import is_small, printable
 
@@ -65,7 +65,7 @@ def test_the_sizes_beside_differences_do_not_give_a_small_one() -> None:
 
 
 def test_a_small_cluster_at_one_site_alone() -> None:
-    hidden = hidden_sizes({"A": pd.Series([1] * 90 + [2] * 20 + [3] * 3)}, 11)
+    hidden = shown_sizes({"A": pd.Series([1] * 90 + [2] * 20 + [3] * 3)}, 11).isna()
     assert hidden.loc["A"].to_list() == [False, True, True, False]
     assert hidden.loc["all"].to_list() == [False, True, True, False]
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from mmlca import Sequences
+from mmlca.study.results import about
 from mmlca.study.results import groups as results_of_groups
 from mmlca.study.results.groups import classes_everywhere, matched_classes, site_differences_of
 from mmlca.study.results.registry import site_results
@@ -20,6 +21,7 @@ from mmlca.tables.matching import memberships
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 
 SITES = ("X", "Y", "Z")
+PARTS = (about.DATA, results_of_groups.PART)
 
 
 def study(min_count: int = 1) -> Study:
@@ -64,7 +66,7 @@ def patients(
 
 
 def results_of(made: dict[str, SitePatients], min_count: int = 1) -> dict[str, SiteResults]:
-    return {site: site_results(study(min_count), part) for site, part in made.items()}
+    return {site: site_results(study(min_count), part, PARTS) for site, part in made.items()}
 
 
 @pytest.mark.parametrize("classes", [(3, 3, 3), (3, 4, 2), (2, 4, 3), (4, 5, 3)])

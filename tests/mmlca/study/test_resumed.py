@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,9 +312,19 @@ def results(folder: Path) -> dict[str, bytes]:
     return {f.relative_to(folder).as_posix(): f.read_bytes() for f in files}
 
 
+def run_before(folder: Path, settings: dict[str, Any]) -> Path:
+    """The results of a study before any change, which many changes begin with."""
+    study = study_of(folder, settings)
+    text = (folder / "study.toml").read_text(encoding="utf-8")
+    out = folder / "before" / hashlib.sha256(text.encode()).hexdigest()
+    if not out.exists():
+        run_study(study, out)
+    return out
+
+
 def check(folder: Path, tmp_path: Path, place: str) -> None:
     before = BASE | BOTH.get(place, {})
-    run_study(study_of(folder, before), tmp_path / "resumed")
+    shutil.copytree(run_before(folder, before), tmp_path / "resumed")
     study = study_of(folder, before | WITH.get(place, {}) | {place: OTHER[place]})
     run_study(study, tmp_path / "resumed")
     run_study(study, tmp_path / "fresh")

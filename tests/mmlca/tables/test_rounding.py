@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from released import courses_by_group
+from released import courses_by_group, shown_sizes
 from study_attack import System, count_of
 
 import ehr_prep
 import mmlca
-from mmlca.tables.clusters import shown_sizes
 from mmlca.tables.disclosure import Rounding, is_small
 
 M = 11
@@ -311,7 +310,7 @@ def table_one_attack(
     """What a rounded Table 1 and the sizes at all sites reveal, and its small counts."""
     rounding = Rounding(secret, M, clusters)
     shown = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding).frame
-    sizes, system = shown_sizes(clusters, M, rounding), System()
+    sizes, system = shown_sizes(clusters, M, secret), System()
     for site in sizes.index:
         for group in sizes:
             n = sizes.at[site, group]
@@ -360,7 +359,7 @@ def with_draws(
     """Add what a reader knows of the draws: all of a whole are one of those of its parts."""
     rounding = Rounding(secret, M, clusters)
     shown = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding).frame
-    sizes = shown_sizes(clusters, M, rounding)
+    sizes = shown_sizes(clusters, M, secret)
     sites, groups = list(clusters), [group for group in sizes if group != "all"]
     for site in sizes.index:
         for group in sizes:
@@ -422,7 +421,7 @@ def test_a_rounded_table_one_shows_all_counts_and_no_mean_of_few() -> None:
     assert (counts.map(count_of) % M == 0).all(axis=None)
     assert (table.frame.xs("age, mean (SD)").xs("3", axis=1, level=1).loc[""] == "–").all()
     assert "rounded at random to multiples of 11" in table.notes[-1]
-    sizes = shown_sizes(clusters, M, rounding)
+    sizes = shown_sizes(clusters, M, SECRET)
     for site, group in table.frame.columns:
         shown = count_of(table.frame.at[("patients, n (%)", ""), (site, group)])
         assert shown == sizes.at[site, group]
