@@ -184,7 +184,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         *,
         n_init: int = 40,
         search: SearchKind = "default",
-        init: MarkovParams | None = None,
+        init: AnyParams | None = None,
         prior: float = PRIOR_OF_FITS,
         zeros: Iterable[tuple[Any, Any]] | None = None,
         accelerate: bool = True,

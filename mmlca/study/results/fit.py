@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mmlca.model.outcomes import holm
+from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import round_indices
 from mmlca.study.results.site import ALL_SITES, ENSEMBLE, OWN, Column, Part, Results, stacked
 from mmlca.tables.diagnostics import N_TESTS, Diagnostics, add_up_tests, diagnose, diagnose_clusters
@@ -198,6 +199,11 @@ class Fits:
     stability: pd.DataFrame | None
     diagnostics: dict[str, Diagnostics]
     tests: pd.DataFrame | None
+
+    @property
+    def form(self) -> str:
+        """The form of the chains of all models, in words."""
+        return str(self.models["form"].iloc[0]) if len(self.models) else PLAIN.title
 
     @property
     def own(self) -> pd.DataFrame:

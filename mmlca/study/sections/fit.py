@@ -12,10 +12,12 @@ from mmlca.figures.models import plot_residuals, plot_stays
 from mmlca.figures.transitions import plot_estimate_table
 from mmlca.model.inference import OVERLAP
 from mmlca.sequences.checks import listed
+from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import count_note, is_public
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.results.site import ALL_SITES
+from mmlca.study.sections import form_choice
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, window_name, windows_name
 from mmlca.tables.diagnostics import cautions_of_tests
@@ -331,10 +333,14 @@ def answers(study: Study, findings: Findings) -> dict[str, str]:
     tested = f"; {section} tests whether one step is enough" if found.diagnostics else ""
     halves = f"; {section} compares both halves of the time" if found.diagnostics else ""
     errors = f"{section}, with standard errors"
+    forms = form_choice.answer(study, findings) or f"models in which they do: {NOT_DONE}"
+    shape = "transitions do not change with time"
+    if found.form != PLAIN.title:
+        shape = "leaving a state depends on time: section “When states are left”"
     return {
         "6a": "in a class, all patients have the same chain; other forms as models of their own: "
         f"{NOT_DONE}{tested}",
-        "7": f"transitions do not change with time; models in which they do: {NOT_DONE}{halves}",
+        "7": f"{shape}; {forms}{halves}",
         "15": "numbers without standard errors" if found.parameters is None else errors,
     }
 
