@@ -253,7 +253,7 @@ def best_form(table: pd.DataFrame, criterion: Criterion) -> str:
     return str(sum_by_form(table, criterion).idxmin())
 
 
-def sum_by_form(table: pd.DataFrame, criterion: Criterion) -> pd.Series:
+def sum_by_form(table: pd.DataFrame, criterion: str) -> pd.Series:
     """The sum over sites of the smallest value of the criterion, by form."""
     best = table.groupby(["form", "site"], sort=False)[criterion].min()
     return best.groupby("form", sort=False).sum()

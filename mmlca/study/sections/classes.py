@@ -138,7 +138,7 @@ def _other_choices(study: Study, findings: Findings, choice: pd.DataFrame) -> li
             f"Not all data sets chose the same number of classes: {chosen}. `mmlca study "
             "sensitivity` shows how the results change with another number."
         )
-    if k == choice["classes"].max() > 1:
+    if k == choice["classes"].max() > 1 and study.classes.number == "vote":
         notes.append(f"The largest number of classes tried ({k}) was chosen; try larger ones.")
     n = int((~choice["converged"]).sum())
     if n:
@@ -198,7 +198,7 @@ def _tests_that_disagree(findings: Findings) -> list[str]:
 def answers(study: Study, findings: Findings) -> dict[str, str]:
     """How models were compared, and which."""
     choice = findings.fits.choice
-    if choice is None:
+    if choice is None or study.classes.number != "vote":
         return {
             "10": "the number of classes was given in advance",
             "11": NOT_DONE,

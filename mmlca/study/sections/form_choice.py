@@ -100,7 +100,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     table = of_sites(study, choice)
     lowest = table.groupby("site")[criterion].transform("min")
     table = table.assign(above=table[criterion] - lowest)
-    sums = sum_by_form(table, "above")  # type: ignore[arg-type]
+    sums = sum_by_form(table, "above")
     long = table[["site", "form", "classes", criterion, "above"]]
     long = long.assign(lowest=table["above"] == 0, used=table["form"] == findings.fits.form)
     numbers = sorted(table["classes"].unique())
@@ -114,9 +114,10 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         value = float(total - sums.min())
         rows.append({"site": ALL_SITES, "form": form, **blank, "best": _cell(study, value)})
     name = criterion.upper()
+    decides = ", and the form with the smallest sum is used" if study.form_rule == "compare" else ""
     together = (
         f"For {ALL_SITES} these are summed, since the sites' models together are one model of all "
-        f"patients{', and the form with the smallest sum is used' * (study.form_rule == 'compare')}."
+        f"patients{decides}."
     )
     yield Item(
         "forms",
@@ -132,7 +133,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         Plain(
             n_keys=2,
             sortable=False,
-            figures=tuple(f"{k:.0f}" for k in numbers) + ("best",),
+            figures=(*(f"{k:.0f}" for k in numbers), "best"),
             labels={f"{k:.0f}": f"{k:.0f} class{'es' if k > 1 else ''}" for k in numbers}
             | {"best": "best number"},
             shown=pd.DataFrame(rows),

@@ -34,7 +34,7 @@ def leaving_by_site(findings: Findings) -> dict[str, pd.DataFrame]:
         return {}
     rows = parameters[parameters["parameter"] == "leave"]
     return {
-        str(site): table.drop(columns="site").reset_index(drop=True)
+        str(site): table.drop(columns="site").astype({"class": int}).reset_index(drop=True)
         for site, table in rows.groupby("site", sort=False)
         if table["estimate"].notna().any()
     }
@@ -53,7 +53,8 @@ def leaving_sentences(study: Study, findings: Findings, site: str) -> dict[int, 
     here = parameters[parameters["site"] == site]
     windows = window_name(study), windows_name(study)
     texts = {}
-    for k, rows in here.groupby("class", sort=True):
+    for k in sorted(here["class"].astype(int).unique()):
+        rows = here[here["class"] == k]
         first = rows[rows["parameter"] == "initial"].dropna(subset="estimate")
         if not len(first):
             continue
@@ -62,7 +63,7 @@ def leaving_sentences(study: Study, findings: Findings, site: str) -> dict[int, 
         periods, bins = (list(dict.fromkeys(leave[name])) for name in ("period", "stay"))
         shares = leave["estimate"].to_numpy().reshape(len(periods), len(bins))
         if text := leaving_words(str(state), bins, periods, shares, windows):
-            texts[int(str(k))] = text
+            texts[int(k)] = text
     return texts
 
 

@@ -102,7 +102,7 @@ def _course_sentence(study: Study, findings: Findings) -> str:
 
 def _choice(study: Study, findings: Findings) -> str:
     choice = findings.fits.choice
-    if choice is None:
+    if choice is None or study.classes.number != "vote":
         return f"The number of {groups_word(study)} was fixed in advance."
     criterion, tried = study.classes.criterion.upper(), span(study.classes.candidates)
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
