@@ -51,7 +51,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield _certainty(study, fits, names)
     for site, part in fits.diagnostics.items():
         yield _residuals(study, site, part, names[site])
-        yield _stays(study, site, part, names[site])
+        yield _stays(study, site, part, names[site], fits.form == PLAIN.title)
         yield _transitions_by_half(study, site, part, names[site])
     parameters = fits.parameters
     for site, table in () if parameters is None else parameters.groupby("site", sort=False):
@@ -146,14 +146,22 @@ def _beyond(states: pd.DataFrame) -> str:
     )
 
 
-def _stays(study: Study, site: str, part: Diagnostics, names: Mapping[int, str]) -> Item:
+def _stays(
+    study: Study, site: str, part: Diagnostics, names: Mapping[int, str], plain: bool
+) -> Item:
     min_count, windows = study.privacy.min_count, windows_name(study)
+    what = (
+        "the share that a Markov chain expects at all lengths (lines). Dots that rise or fall "
+        "where the line is level are evidence against the chain."
+        if plain
+        else "the share that the model expects (lines). Dots that do not follow their line are "
+        "evidence against the model."
+    )
     return Item(
         f"stays_{site}",
         f"Lengths of stay, {site}",
         "Share of patients who leave a state next, by how long they have been in it (dots), and "
-        "the share that a Markov chain expects at all lengths (lines). Dots that rise or fall "
-        "where the line is level are evidence against the chain.",
+        f"{what}",
         _with_names(part.stays, names),
         Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
         lambda: plot_stays(part, names=names, min_count=min_count, xlabel=windows.capitalize()),
@@ -212,16 +220,22 @@ def _estimates(
         else "from robust (sandwich) standard errors"
     )
     table = table.drop(columns="refits").astype({"class": int})
+    plain = "leave" not in set(table["parameter"])
+    steps = "transition probabilities" if plain else "next states of those who leave"
+    more = "" if plain else " and the probabilities of leaving"
+    idle = [name for name in ("stay", "period") if not (table[name] != "").any()]
+    blank = dict.fromkeys(("from", "to", "stay", "period"), "")
+    table = table.drop(columns=idle)
     return Item(
         f"parameters_{site}",
         f"Estimated probabilities, {site}",
-        f"First states and transition probabilities of each class of {_own_model(study)}, with 95 "
+        f"First states and {steps} of each class of {_own_model(study)}, with 95 "
         f"% limits {limits}. They are valid if the model is right and the maximum was found. The "
-        "table has standard errors.",
+        f"table has standard errors{more}.",
         _with_names(table, names),
-        Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
+        Plain(n_keys=6 - len(idle), empty=blank, left_out="estimate"),
         lambda: plot_estimate_table(table, states, names=list(names.values())),
-        f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        f"Heat maps of the estimated {steps} of each class at {site}.",
         note=hidden_note(study.privacy.min_count),
     )
 

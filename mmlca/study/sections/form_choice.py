@@ -85,7 +85,7 @@ def form_sentence(study: Study, findings: Findings) -> str:
     summed = ", summed over the sites" if several else ""
     given = study.form_rule != "compare"
     first = f"The study file asks for {used}" if given else f"{criterion} chose {used}"
-    return f"{first} ({counted(k, 'class')}); {listed(parts)}{summed}."
+    return f"{first}, with {counted(k, 'class')}; {listed(parts)}{summed}."
 
 
 def _amount(study: Study, value: float) -> str:
