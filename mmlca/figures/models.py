@@ -291,12 +291,13 @@ def plot_stays(
             dots: dict[str, Any] = {"color": colour[state], "markersize": 2.8}
             dots["marker"] = MARKERS[number % len(MARKERS)]
             ax.plot(rows["duration"], rows["leaving"], ls="", label=str(state), **dots)
-            known = rows[rows["expected"].notna()]
-            if len(known):
-                at = known["duration"].to_numpy(dtype=float)
-                at, expected = np.r_[at[0] - 0.4, at, at[-1] + 0.4], known["expected"].to_numpy()
-                expected = np.r_[expected[0], expected, expected[-1]]
-                ax.plot(at, expected, color=colour[state], linewidth=1)
+            expected = rows.set_index("duration")["expected"].dropna()
+            if len(expected):
+                at = np.arange(expected.index.min(), expected.index.max() + 1)
+                level = expected.iloc[0] if expected.nunique() == 1 else np.nan
+                line = expected.reindex(at, fill_value=level).to_numpy()  # not across a gap
+                at, line = np.r_[at[0] - 0.4, at, at[-1] + 0.4], np.r_[line[0], line, line[-1]]
+                ax.plot(at, line, color=colour[state], linewidth=1)
         ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))

@@ -89,7 +89,7 @@ class FormSettings(Settings):
         None,
         "Cut points of time in state, on which leaving depends: 2,4 for windows 1, 2–3 and 4+.",
         example=(2, 4),
-        alternatives=Alternatives("cut points of time in state", ((2,), (2, 3, 5))),
+        alternatives=Alternatives("cut points of time in state"),
     )
     periods: CutPoints | None = setting(
         None,

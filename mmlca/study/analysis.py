@@ -18,7 +18,7 @@ from font.stability import suggest_n_clusters
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.forms import too_fine
 from mmlca.model.selection import best_form, candidates, find_finest, fit_quietly, vote
-from mmlca.sequences.forms import PLAIN, Form, make_form
+from mmlca.sequences.forms import PLAIN, Form
 from mmlca.sequences.type import Sequences
 from mmlca.study.processes import Processes
 from mmlca.study.results.models import comparison
@@ -33,7 +33,6 @@ Fits = dict[tuple[str, int], MixtureMarkov]
 """Models by data set and number of classes."""
 Progress = Callable[[str], None]
 
-_STAYS = (2, 4)  # cut points of time in state, where a study names none
 _LARGE = 20_000  # patterns × classes of all fits, about four seconds of one processor
 
 
@@ -89,16 +88,9 @@ def resample(study: Study, data: Mapping[str, Sequences]) -> dict[str, Sequences
     return pseudo_sites(data, n_per_site=rules.per_site, fraction=rules.fraction, seed=study.seed)
 
 
-def given_form(study: Study) -> Form:
-    """The form of the chains that `stays` and `periods` give."""
-    rules = study.model
-    stays = _STAYS if rules.stays is None and not rules.periods else rules.stays
-    return make_form(stays, rules.periods, rules.shared)
-
-
 def used_form(study: Study) -> Form:
     """The form of a study in which it is not compared with another one."""
-    return PLAIN if study.form_rule == "plain" else given_form(study)
+    return PLAIN if study.form_rule == "plain" else study.given_form
 
 
 def compares(study: Study) -> bool:
@@ -162,7 +154,7 @@ def _forms_to_compare(study: Study, data: Mapping[str, Sequences]) -> list[Form]
 
     A form that the study names is refused where there are too few.
     """
-    given = given_form(study)
+    given = study.given_form
     if given == PLAIN:
         return [PLAIN]
     for name, part in data.items():

@@ -228,8 +228,10 @@ def _main_choice(study: Study, factor: str) -> Any:
     """The choice of the main analysis; some are one only with another setting."""
     if factor == "max_carry" and study.rules.impute != "carry_forward_max":
         return None
+    if factor == "forms":
+        return study.form_rule
     if factor == "stays":
-        return None if study.form_rule == "plain" else analyse.given_form(study).stays
+        return None if study.form_rule == "plain" else study.given_form.stays
     _, section, key = FACTORS[factor]
     return getattr(getattr(study, section) if section else study, key)
 

@@ -47,6 +47,10 @@ from mmlca.model.settings import (
 )
 from mmlca.tables.settings import TableOneSettings
 
+if TYPE_CHECKING:
+    from mmlca.sequences.forms import Form
+
+_STAYS = (2, 4)  # cut points of time in state, where a study names none
 Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
 
 
@@ -479,6 +483,15 @@ class Study(Settings):
         if self.classes.number == "vote":
             return "compare"
         return "given" if self.model.stays or self.model.periods else "plain"
+
+    @property
+    def given_form(self) -> Form:
+        """The form of the chains that `stays` and `periods` give."""
+        from mmlca.sequences.forms import make_form
+
+        rules = self.model
+        stays = _STAYS if rules.stays is None and not rules.periods else rules.stays
+        return make_form(stays, rules.periods, rules.shared)
 
     @property
     def from_records(self) -> bool:

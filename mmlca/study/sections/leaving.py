@@ -10,7 +10,6 @@ import pandas as pd
 from mmlca.figures.leaving import plot_leaving_table
 from mmlca.model.forms import leaving_words
 from mmlca.sequences.forms import PLAIN
-from mmlca.study.analysis import given_form
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.section import Section
@@ -134,7 +133,7 @@ def _leaving(
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """What the chains depend on, where they are not plain."""
-    form = given_form(study)
+    form = study.given_form
     if findings.fits.form == PLAIN.title or findings.fits.form != form.title:
         return []
     windows, text = windows_name(study), []
