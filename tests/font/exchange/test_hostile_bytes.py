@@ -79,8 +79,8 @@ def hostile_files() -> dict[str, bytes]:
         "many numbers": forged('{"name":[' + ",".join(["1.5"] * 590_000) + "]}"),
         "many objects": forged('{"bic":[' + ",".join(["{}"] * 590_000) + "]}"),
         "many cut points": forged(
-            '{"name":"x","min_count":11,"bic":[],"model":{"format":"mmlca markov counts by context",'
-            '"form":{"stays":[' + ",".join(["2"] * 590_000) + "]}}}"
+            '{"name":"x","min_count":11,"bic":[],"model":'
+            '{"format":"mmlca markov counts by context","form":{"stays":[' + ",".join(["2"] * 590_000) + "]}}}"
         ),
         "escapes": forged('{"name":"' + "\\u0041" * 1_300_000 + '"}'),
         "backslashes": forged('{"name":"' + "\\" * 7_900_000),

@@ -114,6 +114,10 @@ OTHER: dict[str, Any] = {
     "model.n_init": 3,
     "model.search": "thorough",
     "model.prior": 0.1,
+    "model.stays": (3,),
+    "model.periods": (3,),
+    "model.shared": "destinations",
+    "model.form": "given",
     "ensemble.weights": "equal",
     "ensemble.distance": "hellinger",
     "ensemble.method": "average",
@@ -160,6 +164,7 @@ NO_SUCH = object()
 EVENT = {"outcomes.event": "event", "rules.max_windows": 4}
 COMBINATIONS = {"rules.states": "combinations"}
 COVARIATES = {"covariates.columns": ("sex",)}
+GIVEN = {"model.form": "given", "model.stays": (2,)}
 CHOSEN = {"classes.number": "vote", "classes.candidates": (2, 3)}
 SEQUENCES: dict[str, Any] = {"sites.A.labs": NO_SUCH}
 SEQUENCES |= {f"sites.{site}.records": NO_SUCH for site in "AB"}
@@ -179,6 +184,9 @@ BOTH: dict[str, dict[str, Any]] = {
     "rules.max_combinations": COMBINATIONS,
     "rules.min_combination_patients": COMBINATIONS,
     "rules.combinations": COMBINATIONS,
+    "model.stays": GIVEN,
+    "model.periods": GIVEN,
+    "model.shared": {**GIVEN, "model.periods": (3,)},
     "classes.number": CHOSEN,
     "classes.candidates": CHOSEN,
     "classes.criterion": CHOSEN,
