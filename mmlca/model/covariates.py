@@ -552,7 +552,7 @@ def fit_logit(
     n_terms, k = coefficients.shape
     if k == 1:
         return coefficients
-    logs = log_softmax(design @ coefficients, axis=1)
+    logs = log_shares(design @ coefficients)
     value = float((members * logs).sum())
     fixed = None if free is None else np.flatnonzero(~free.T)
     for _ in range(most):
@@ -571,7 +571,7 @@ def fit_logit(
         for _ in range(30):
             trial = coefficients.copy()
             trial[:, 1:] += step.T
-            trial_logs = log_softmax(design @ trial, axis=1)
+            trial_logs = log_shares(design @ trial)
             gain = float((members * trial_logs).sum()) - value
             if gain >= 0:
                 coefficients, logs, value = trial, trial_logs, value + gain
@@ -580,6 +580,21 @@ def fit_logit(
         if gain <= _ENOUGH * max(float(total.sum()), 1e-300):
             break
     return coefficients
+
+
+def log_shares(logits: Floats) -> Floats:
+    """Log-probabilities of the few answers (last axis); many times as fast as `log_softmax`."""
+    columns = range(1, logits.shape[-1])
+    top = logits[..., 0]
+    for j in columns:
+        top = np.maximum(top, logits[..., j])
+    moved = logits - top[..., None]
+    sizes = np.exp(moved)
+    total = sizes[..., 0]
+    for j in columns:
+        total = total + sizes[..., j]
+    moved -= np.log(total)[..., None]
+    return moved
 
 
 def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:

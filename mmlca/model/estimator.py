@@ -403,7 +403,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             first.params if self.init is None else self.init,
             settings,
             self.common_effects,
-            max(4, self.n_init // 10) if self.init is None else 0,
+            max(2, self.n_init // 10) if self.init is None else 0,
             np.random.default_rng(self.seed),
         )
         self.step_params_ = done.params

@@ -18,6 +18,7 @@ below and above their mean, so that it holds the coefficients, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,10 +36,11 @@ from mmlca.model.covariates import (
     complete,
     fit_logit,
     learn,
+    log_shares,
     make_rows,
 )
 from mmlca.model.em import Settings, cells_of, params_of, row_probabilities
-from mmlca.model.params import AnyParams, Floats, FormParams
+from mmlca.model.params import AnyParams, Floats
 from mmlca.model.search import Fit
 from mmlca.sequences.checks import some
 from mmlca.sequences.covariates import AnyCovariates
@@ -50,7 +52,7 @@ Ints = NDArray[np.intp]
 
 NEVER = -800.0  # log-odds of what is impossible; its exponential is 0
 _SEPARATED = 12.0  # log-odds between the smallest and the largest value of a column
-_NEWTON = 3  # Newton steps in an M-step of several classes, which EM repeats anyway
+_NEWTON = 1  # Newton steps in an M-step of several classes, which EM repeats anyway
 
 
 # --- the covariates of the patients ------------------------------------------------------
@@ -343,7 +345,7 @@ class StepParams:
         row, z = layout.spot_row[of_destination] - n_leaving, values[layout.spot_z[of_destination]]
         period, state = np.divmod(row, s)
         places = layout.bounds[of_destination][:, None] + np.arange(s)
-        logs[:, places] = log_softmax(self.destination_logits(period, state, z), axis=2)
+        logs[:, places] = log_shares(self.destination_logits(period, state, z))
         logs[:, layout.initial] = log_softmax(self.initial, axis=1)
         return logs
 
@@ -357,7 +359,8 @@ def log_likelihoods(params: StepParams, patterns: StepPatterns, rows: StepRows) 
 # --- the logits that are fitted --------------------------------------------------------------
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Block:
     """One multinomial logit: of the first states, or of leaving or the destinations of a state.
 
     Parameters
@@ -397,7 +400,7 @@ class Block(NamedTuple):
         """The rows of the coefficients that belong to covariates."""
         return slice(self.n_contexts, None)
 
-    @property
+    @cached_property
     def imagined(self) -> tuple[Floats, float]:
         """The design of the prior's imaginary steps, and the weight of each answer of each."""
         a, p = self.n_contexts, self.n_columns
@@ -512,12 +515,11 @@ class StepMixture(Mixture):
     def penalty(self, chains: Floats) -> float:
         """What the prior adds to the log-likelihood."""
         total = 0.0
-        if self.prior_count:
-            for block in self.blocks:
-                design, weight = block.imagined
-                for vector in chains:
-                    total += weight * log_softmax(design @ block.coefficients(vector), axis=1).sum()
-        return self.prior_count * float(total)
+        for block in self.blocks if self.prior_count else ():
+            design, weight = block.imagined
+            for vector in chains:
+                total += weight * float(log_shares(design @ block.coefficients(vector)).sum())
+        return self.prior_count * total
 
     def estimate(self, expected: Floats, chains: Floats) -> Floats:
         """The M-step: the logits of visits expected of cells (K, C)."""
@@ -572,16 +574,6 @@ class StepMixture(Mixture):
         del last
         return np.clip(chains, NEVER, -NEVER)
 
-    def average_params(self, chains: Floats, posterior: Floats, shares: Floats) -> FormParams:
-        """Chains of the form without covariates: the frequencies among the steps of each class."""
-        base = self.spots.base
-        expected = self.spots.in_base(self.expected(chains, posterior))
-        prior = np.where(base.closed, 0.0, self.prior_count)
-        cells = row_probabilities(expected, base, prior, ~base.closed)
-        params = params_of(cells, shares, base)
-        assert isinstance(params, FormParams)
-        return params
-
 
 class StepFit(NamedTuple):
     """A fit with covariates on the steps: with the numbers of its classes, and coefficients (P, K)
@@ -627,10 +619,12 @@ def fit_steps(
     if groups is not None:
         shares = np.exp(log_softmax(coefficients, axis=1))
     base = patterns.spots.base
-    params = mixture.average_params(chains, posterior, average[order])
+    # chains without covariates: the frequencies among the steps of each class
     expected = patterns.spots.in_base(mixture.expected(chains, posterior))
+    prior = np.where(settings.zeros, 0.0, settings.prior)
+    cells = row_probabilities(expected, base, prior, ~settings.zeros)
     fit = Fit(
-        params,
+        params_of(cells, average[order], base),
         shares,
         best.path,
         best.converged,

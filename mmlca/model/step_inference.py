@@ -8,6 +8,7 @@ the class of a patient, a visit of a cell adds to the score of a coefficient its
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -142,7 +143,7 @@ def _slopes_of(
     column, answer = np.nonzero(mask)
     own = np.arange(shares.shape[1])[:, None] == answer + 1
     scores = design[:, None, column] * (own[None] - shares[:, answer + 1][:, None, :])
-    return _Slopes(cells.ravel(), scores.reshape(-1, len(column)), shares, place[mask])
+    return _Slopes(cells.ravel(), scores.reshape(shares.size, len(column)), shares, place[mask])
 
 
 def information(point: StepPoint) -> Information:
@@ -310,7 +311,7 @@ def _without(block: Block, columns: Ints) -> Block:
     """The same block with coefficients of zero for some columns."""
     free = block.free.copy()
     free[block.n_contexts + columns] = False
-    return block._replace(free=free)
+    return replace(block, free=free)
 
 
 def _refit(point: StepPoint, blocks: list[Block]) -> float:
