@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Place = NDArray[np.intp]
 
+_LEAST = -700.0  # log-odds whose exponential is still a number
+
 
 class StepPoint:
     """Where the information is computed: patients, the fitted numbers, and which are free.
@@ -416,7 +418,8 @@ def _average(
                 int(bins_of(form.periods, np.array(w))),
                 int(bins_of(form.stays, np.array(w))),
             )
-            leave = 1 / (1 + np.exp(-params.leaving_logits(period, bins, each, rows)))
+            logits = params.leaving_logits(period, bins, each, rows)
+            leave = 1 / (1 + np.exp(-np.where(logits.real < _LEAST, _LEAST, logits)))
             odds = params.destination_logits(0 if form.shared else period, each, rows)
             into = np.exp(odds - odds.real.max(axis=2, keepdims=True))
             into = into / into.sum(axis=2, keepdims=True)

@@ -174,8 +174,10 @@ def test_an_independent_maximiser_finds_the_same_maximum(common: bool) -> None:
 
 
 def test_the_path_never_falls() -> None:
-    for model in (MODEL, MixtureMarkov(3, seed=1, n_init=4, prior=0.5, stays=(2,),
-                                       transitions="age", max_iter=60).fit(DATA[:100])):  # fmt: skip
+    other = MixtureMarkov(
+        3, seed=1, n_init=4, prior=0.5, stays=(2,), transitions="age", max_iter=60
+    )
+    for model in (MODEL, other.fit(DATA[:100])):
         assert np.diff(model.penalised_path_).min() > -1e-9
 
 
@@ -301,6 +303,7 @@ def test_missing_windows_and_covariates_are_left_out_and_counted() -> None:
     assert dropped.loglik_ == pytest.approx(wanted.loglik_, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the classes overlap")
 def test_absorbing_states_and_zeros() -> None:
     codes = DATA.codes[:200].copy()
     dead = np.maximum.accumulate(codes == 2, axis=1)
@@ -312,7 +315,7 @@ def test_absorbing_states_and_zeros() -> None:
     table = model.step_coefficients(data)
     assert set(table["from"]) == {"a", "b"}
     shown = model.marginal_predictions(data, {"age": [50, 60]}, states=["c"])
-    assert (shown["probability"] == 0).all()
+    assert (shown["probability"] < 1e-300).all()
     drawn, _ = model.sample(300, 10, seed=1, step_covariates=people(300, 2))
     after = np.maximum.accumulate(drawn.codes == 2, axis=1)
     assert (drawn.codes[after] == 2).all()
@@ -391,14 +394,13 @@ def test_tests_of_terms() -> None:
     wald, ratio = MODEL.step_tests(DATA), MODEL.step_tests(DATA, test="lr")
     assert wald["df"].tolist() == ratio["df"].tolist() == [6, 6, 6, 6]
     np.testing.assert_allclose(wald["statistic"], ratio["statistic"], rtol=0.5, atol=3)
-    without = MixtureMarkov(2, seed=1, tol=1e-8, transitions="age").fit(DATA)
-    both = MixtureMarkov(2, seed=1, tol=1e-8, shared="destinations", transitions="age + sex").fit(
-        DATA
-    )
-    alone = MixtureMarkov(2, seed=1, tol=1e-8, shared="destinations", transitions="age").fit(DATA)
-    test = both.step_tests(DATA, test="lr").set_index("term").loc["sex"]
+    data = DATA[:300]
+    options: dict[str, Any] = {"seed": 1, "n_init": 2, "tol": 1e-8, "shared": "destinations"}
+    both = MixtureMarkov(2, transitions="age + sex", **options).fit(data)
+    alone = MixtureMarkov(2, transitions="age", **options).fit(data)
+    test = both.step_tests(data, test="lr").set_index("term").loc["sex"]
     assert test["statistic"] == pytest.approx(2 * (both.loglik_ - alone.loglik_), abs=1e-2)
-    assert without.n_parameters_ - alone.n_parameters_ == 6
+    assert both.n_parameters_ - alone.n_parameters_ == test["df"] == 6
 
 
 def test_forms_are_chosen_together() -> None:
@@ -436,7 +438,7 @@ def test_what_cannot_be_fitted_says_so_in_a_sentence() -> None:
     many = by_window(2, 12, 1)
     for number in range(9):
         many[f"v{number}"] = np.random.default_rng(number).normal(size=24)
-    with pytest.raises(InputError, match="30 coefficients in each class.*more than the 22 steps"):
+    with pytest.raises(InputError, match=r"30 coefficients in each class.*more than the 22 steps"):
         MixtureMarkov(1, transitions="+".join(many.columns[3:])).fit(
             data[:2].with_step_covariates(many)
         )
