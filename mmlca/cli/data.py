@@ -80,8 +80,26 @@ def fit(
         typer.Option(help="Covariates that enter, such as 'age * sex'.", show_default="all"),
     ] = None,
     missing: Annotated[
-        Literal["error", "drop"], typer.Option(help="What to do with patients without covariates.")
+        Literal["error", "drop"],
+        typer.Option(help="What to do with patients, or steps, without covariates."),
     ] = "error",
+    step_covariates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of what changes the steps: an id, columns, and a time if they change.",
+            **FILE,
+        ),
+    ] = None,
+    transitions: Annotated[
+        str | None,
+        typer.Option(
+            help="Covariates on which the steps depend, such as 'age + sex'.",
+            show_default="all of --step-covariates",
+        ),
+    ] = None,
+    common_effects: Annotated[
+        bool, typer.Option("--common-effects", help="They have the same effects in all classes.")
+    ] = False,
     se: Annotated[
         bool, typer.Option("--se", help="Write standard errors and intervals of all probabilities.")
     ] = False,
@@ -118,18 +136,36 @@ def fit(
     names += ["intervals.csv"] if se else []
     names += ["bootstrap.csv", "stability.csv"] if bootstrap else []
     names += [] if covariates is None else ["coefficients.csv", "terms.csv"]
+    of_steps = step_covariates is not None or transitions is not None
+    if of_steps and (se or bootstrap):
+        raise InputError(
+            "--se and --bootstrap are about chains whose steps have no covariates; leave them out "
+            "(step_coefficients.csv has the standard errors of the effects)."
+        )
+    if common_effects and not of_steps:
+        raise InputError("--common-effects is about covariates of the steps; give them.")
+    names += ["step_coefficients.csv", "step_terms.csv"] if of_steps else []
     names += ["transitions.csv", *_FIGURES] if figures else ["transitions.csv"]
     files = {name: out / name for name in names}
-    keep_inputs(files.values(), [sequences, covariates])
+    keep_inputs(files.values(), [sequences, covariates, step_covariates])
     if bootstrap == 1:
         raise InputError("--bootstrap needs at least 2 refits, such as 500; found 1.")
     data = read_sequences(sequences, columns, states)
     table = None if covariates is None else read_table(covariates)
+    if step_covariates is not None:
+        given = read_table(step_covariates)
+        data = data.with_step_covariates(given)
+        columns_of = [name for name in given.columns if name not in ("id", "time")]
+        transitions = transitions or " + ".join(
+            name if name.isidentifier() else f"`{name}`" for name in columns_of
+        )
     model = MixtureMarkov(
         classes,
         seed=seed,
         n_jobs=n_jobs,
         missing=missing,
+        transitions=transitions,
+        common_effects=common_effects,
         **fitting,
         **form,
     )
@@ -168,7 +204,7 @@ def fit(
         )
     more = [
         f"\n{results[name].to_string(index=False, float_format='{:.3f}'.format)}"
-        for name in ("coefficients.csv", "stability.csv")
+        for name in ("coefficients.csv", "step_coefficients.csv", "stability.csv")
         if name in results
     ]
     say(
@@ -224,6 +260,9 @@ def _inference(
     if covariates is not None:
         tables["coefficients.csv"] = model.coefficient_table(data, covariates)
         tables["terms.csv"] = model.term_tests(data, covariates)
+    if model.form.transitions:
+        tables["step_coefficients.csv"] = model.step_coefficients(data, covariates)
+        tables["step_terms.csv"] = model.step_tests(data, covariates)
     if n_refits:
         result = bootstrap(
             model,

@@ -61,8 +61,8 @@ def plot_leaving(
     form, states = model.params_.form, list(model.states_)
     if form.n_bins == form.n_periods == 1:
         raise InputError(
-            "the model's chains are plain, so that the probability of leaving a state is the same "
-            "at any time; fit them with stays or periods."
+            f"the model's chains are {form.title}, so that the probability of leaving a state is "
+            "the same at any time; fit them with stays or periods."
         )
     if state is None:
         state = states[int((model.params_.weights @ model.params_.initial).argmax())]

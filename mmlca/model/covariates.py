@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.linalg import qr
 from scipy.special import log_softmax, logsumexp
 
@@ -39,11 +39,10 @@ from mmlca.model.em import (
 from mmlca.model.params import AnyParams, Floats
 from mmlca.model.search import Fit, reassigned, start_row
 from mmlca.sequences.checks import some
-from mmlca.sequences.forms import Layout
+from mmlca.sequences.covariates import AnyCovariates, align
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
-AnyCovariates: TypeAlias = pd.DataFrame | pd.Series | Mapping[str, Any] | ArrayLike
 Covariates: TypeAlias = AnyCovariates | None
 Groups: TypeAlias = Labels | None
 
@@ -167,7 +166,7 @@ def read_covariates(
 
     `missing` says what happens to the others: "error" refuses them, "drop" warns.
     """
-    frame = align(covariates, data)
+    frame = align(covariates, data.ids)
     known = complete(frame, formula)
     advice = f"fill them in, or leave these patients out with {option('missing', 'drop')}"
     _check_missing(known, data, missing if known.any() else "error", advice)
@@ -188,7 +187,7 @@ def matrix_of(
 
     Patients who lack any are refused with the `advice`, unless `missing` is "drop".
     """
-    matrix = design.matrix(align(covariates, data))
+    matrix = design.matrix(align(covariates, data.ids))
     known: NDArray[np.bool_] = np.asarray(~np.isnan(matrix).any(axis=1))
     _check_missing(known, data, missing, advice)
     return matrix, known
@@ -208,77 +207,33 @@ def _count_missing(known: NDArray[np.bool_]) -> str:
 # --- from a table to a design -----------------------------------------------------------
 
 
-def align(covariates: AnyCovariates, data: Sequences) -> pd.DataFrame:
-    """One row of covariates per patient, in the order of the patients; NaN where there is none.
+def learn(
+    frame: pd.DataFrame, formula: str | None, weights: Floats, of: str = "patients"
+) -> Design:
+    """The design of covariates that are complete, checked for what cannot be estimated.
 
-    A table with a column "id", or whose index holds the ids, is matched by id; one with the
-    plain index 0 … n − 1, and an array, are taken in the order of the patients.
+    Each row is `of` one of the patients, or of the steps.
     """
-    frame = _as_frame(covariates)
-    if "id" in frame.columns:
-        frame = frame.set_index("id")
-    elif isinstance(frame.index, pd.RangeIndex) and (frame.index.start, frame.index.step) == (0, 1):
-        if len(frame) != len(data):
-            raise InputError(
-                f"there are {len(frame):,} rows of covariates for {len(data):,} patients; give one "
-                'row per patient in their order, or match rows by a column "id".'
-            )
-        return frame.set_axis(data.ids, axis=0)
-    if frame.index.has_duplicates:
-        twice = frame.index[frame.index.duplicated()].unique()
-        raise InputError(f"the covariates have several rows for {some(twice)}; keep one of each.")
-    if frame.index.dtype != data.ids.dtype and not frame.index.isin(data.ids).any():
-        frame.index, ids = frame.index.astype(str), data.ids.astype(str)
-    else:
-        ids = data.ids
-    if not ids.isin(frame.index).any():
-        raise InputError(
-            f"no patient has covariates: the sequences' ids are like {some(data.ids[:2])}, those "
-            f"of the covariates like {some(frame.index[:2])}."
-        )
-    return frame.reindex(ids).set_axis(data.ids, axis=0)
-
-
-def _as_frame(covariates: AnyCovariates) -> pd.DataFrame:
-    if isinstance(covariates, pd.Series):
-        covariates = covariates.to_frame("x" if covariates.name is None else covariates.name)
-    elif isinstance(covariates, Mapping):
-        covariates = pd.DataFrame(dict(covariates))
-    elif not isinstance(covariates, pd.DataFrame):
-        array = np.asarray(covariates)
-        array = array[:, None] if array.ndim == 1 else array
-        if array.ndim != 2:
-            raise InputError(f"covariates must be a table, found an array of shape {array.shape}.")
-        return pd.DataFrame(array, columns=[f"x{i + 1}" for i in range(array.shape[1])])
-    frame = covariates.rename(columns=str)
-    if frame.columns.has_duplicates:
-        twice = frame.columns[frame.columns.duplicated()].unique()
-        raise InputError(f"the covariates have several columns called {some(twice)}.")
-    return frame
-
-
-def learn(frame: pd.DataFrame, formula: str | None, weights: Floats) -> Design:
-    """The design of covariates that are complete, checked for what cannot be estimated."""
     terms, labels = _parse_formula(formula, frame.columns)
     names = list(dict.fromkeys(name for term in terms for name in term))
     if not names:
         raise InputError("there are no covariates: the table has no columns besides the id.")
-    variables = tuple(_learn_variable(name, frame[name], name in labels) for name in names)
+    variables = tuple(_learn_variable(name, frame[name], name in labels, of) for name in names)
     design = Design(variables, tuple(terms))
     counted = design.matrix(frame)[weights > 0]
     shift, scale = counted[:, 1:].mean(axis=0), counted[:, 1:].std(axis=0)
     flat = scale <= 1e-12 * np.maximum(1, np.abs(shift))
     if flat.any():
         same = [name for name, is_flat in zip(design.columns[1:], flat, strict=True) if is_flat]
-        raise _same_for_all(some(same))
+        raise _same_for_all(some(same), of)
     design = Design(variables, tuple(terms), tuple(shift.tolist()), tuple(scale.tolist()))
     _check_rank(design, design.standardised(counted))
     return design
 
 
-def _same_for_all(column: str) -> InputError:
+def _same_for_all(column: str, of: str) -> InputError:
     return InputError(
-        f"the covariate column {column} is the same for all patients, so that nothing can be "
+        f"the covariate column {column} is the same for all {of}, so that nothing can be "
         "learned from it; leave it out."
     )
 
@@ -299,7 +254,7 @@ def _check_rank(design: Design, matrix: Floats) -> None:
     )
 
 
-def _learn_variable(name: str, values: pd.Series, is_label: bool) -> Variable:
+def _learn_variable(name: str, values: pd.Series, is_label: bool, of: str) -> Variable:
     values = values.infer_objects()  # numbers that were mixed with None
     if isinstance(values.dtype, pd.CategoricalDtype):
         used = set(_texts(values))
@@ -314,7 +269,7 @@ def _learn_variable(name: str, values: pd.Series, is_label: bool) -> Variable:
     else:
         return Variable(name)
     if len(levels) < 2:
-        raise _same_for_all(repr(name))
+        raise _same_for_all(repr(name), of)
     if len(levels) > _MANY_LEVELS:
         raise InputError(
             f"the covariate {name} has {len(levels):,} different texts ({some(levels[:3])}, …), at "
@@ -485,41 +440,70 @@ class _Step(NamedTuple):
 
 
 class Mixture:
-    """The data of a fit with covariates, and one EM update."""
+    """The data of a fit with covariates, and one EM update.
+
+    Chains are cells (K, C), or what a subclass has instead of them.
+    """
 
     def __init__(self, rows: Rows, settings: Settings, zeros: NDArray[np.bool_]) -> None:
         self.rows, self.open = rows, ~(zeros | settings.zeros)
         self.prior = np.where(self.open, settings.prior, 0.0)
 
-    def e_step(self, cells: Floats, coefficients: Floats) -> _Step:
+    # what the chains are
+
+    def cells(self, chains: Floats) -> Floats:
+        """The probabilities of the cells, (K, C)."""
+        return chains
+
+    def penalty(self, chains: Floats) -> float:
+        """What the prior adds to the log-likelihood."""
+        return log_prior(chains, self.prior)
+
+    def estimate(self, expected: Floats, chains: Floats) -> Floats:
+        """The M-step of the chains, from expected visits of cells (K, C)."""
+        del chains
+        return row_probabilities(expected, self.rows.visits.layout, self.prior, self.open)
+
+    def inside(self, chains: Floats, last: Floats) -> Floats:
+        """Extrapolated chains as valid ones; `last` are those before the extrapolation."""
+        layout = self.rows.visits.layout
+        cells = np.maximum(chains, 0.01 * last)
+        sums = layout.sums(cells)[:, layout.row]
+        return np.asarray(np.divide(cells, sums, out=cells, where=sums > 0))
+
+    # EM
+
+    def e_step(self, chains: Floats, coefficients: Floats) -> _Step:
         """Log-likelihood, penalised log-likelihood, and class probabilities of each row (R, K)."""
-        joint = self.rows.joint(cells, coefficients)
+        joint = self.rows.joint(self.cells(chains), coefficients)
         logs = logsumexp(joint, axis=1)
         counted = self.rows.weights > 0
         loglik = float(self.rows.weights[counted] @ logs[counted])
         with np.errstate(invalid="ignore"):
             posterior = np.nan_to_num(np.exp(joint - logs[:, None]))
-        return _Step(loglik, loglik + log_prior(cells, self.prior), posterior)
+        return _Step(loglik, loglik + self.penalty(chains), posterior)
+
+    def expected(self, chains: Floats, posterior: Floats) -> Floats:
+        """Expected visits of cells (K, C), given class probabilities of rows (R, K)."""
+        return self.rows.visits.expected(self.cells(chains), self.rows.by_pattern(posterior))
 
     def m_step(
-        self, cells: Floats, coefficients: Floats, posterior: Floats
+        self, chains: Floats, coefficients: Floats, posterior: Floats
     ) -> tuple[Floats, Floats]:
-        """New cells and coefficients."""
-        visits = self.rows.visits
-        expected = visits.expected(cells, self.rows.by_pattern(posterior))
-        new = row_probabilities(expected, visits.layout, self.prior, self.open)
+        """New chains and coefficients."""
+        new = self.estimate(self.expected(chains, posterior), chains)
         members = posterior * self.rows.weights[:, None]
         return new, fit_logit(self.rows.design, members, coefficients)
 
     def run(
-        self, cells: Floats, coefficients: Floats, max_iter: int, tol: float, accelerate: bool
+        self, chains: Floats, coefficients: Floats, max_iter: int, tol: float, accelerate: bool
     ) -> MembershipRun:
         """EM from there; the path holds (log-likelihood, penalised) after 0, 1, … updates.
 
         Every two updates are followed by an extrapolation (SQUAREM), which counts as an update
         and is dropped where it would lower the penalised log-likelihood.
         """
-        here = (cells, coefficients)
+        here = (chains, coefficients)
         step = self.e_step(*here)
         path = [(step.loglik, step.value)]
         history = [here]
@@ -539,7 +523,8 @@ class Mixture:
                 converged = True
                 break
             if accelerate and len(history) == 3 and len(path) <= max_iter and not n_passed:
-                leap = _extrapolate(history, self.rows.visits.layout)
+                chains, coefficients = _extrapolate(history)
+                leap = self.inside(chains, history[2][0]), coefficients
                 ahead = self.e_step(*leap)
                 if ahead.value >= step.value:
                     here, step, gain_before = leap, ahead, np.inf
@@ -549,10 +534,17 @@ class Mixture:
         return MembershipRun(here[0], np.array(path), converged, here[1], step.posterior)
 
 
-def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
+def fit_logit(
+    design: Floats,
+    members: Floats,
+    coefficients: Floats,
+    free: NDArray[np.bool_] | None = None,
+    most: int = _NEWTON,
+) -> Floats:
     """Multinomial logit of weighted memberships (R, K) on a design (R, P), by Newton steps.
 
-    Starts from `coefficients` (P, K), whose first column is zero and stays zero. A step that
+    Starts from `coefficients` (P, K), whose first column is zero and stays zero, as do those that
+    are not `free` (P, K − 1); makes at most `most` steps. A step that
     would lower the likelihood is halved, and one that is too long is shortened, so that classes
     that a covariate separates perfectly lead to large numbers, not to an overflow.
     """
@@ -560,22 +552,26 @@ def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
     n_terms, k = coefficients.shape
     if k == 1:
         return coefficients
-    logs = log_softmax(design @ coefficients, axis=1)
+    logs = log_shares(design @ coefficients)
     value = float((members * logs).sum())
-    for _ in range(_NEWTON):
+    fixed = None if free is None else np.flatnonzero(~free.T)
+    for _ in range(most):
         shares = np.exp(logs)
-        gradient = design.T @ (members - total[:, None] * shares)[:, 1:]
+        gradient = (design.T @ (members - total[:, None] * shares)[:, 1:]).T.ravel()
         information = logit_information(design, total, shares[:, 1:])
         ridge = 1e-12 * np.trace(information) / len(information) + 1e-300
-        step = np.linalg.solve(
-            information + ridge * np.eye(len(information)), gradient.T.ravel()
-        ).reshape(k - 1, n_terms)
+        if fixed is not None:
+            gradient[fixed] = information[fixed] = information[:, fixed] = 0.0
+            information[fixed, fixed] = 1.0
+        step = np.linalg.solve(information + ridge * np.eye(len(information)), gradient).reshape(
+            k - 1, n_terms
+        )
         step *= min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
         gain = 0.0
         for _ in range(30):
             trial = coefficients.copy()
             trial[:, 1:] += step.T
-            trial_logs = log_softmax(design @ trial, axis=1)
+            trial_logs = log_shares(design @ trial)
             gain = float((members * trial_logs).sum()) - value
             if gain >= 0:
                 coefficients, logs, value = trial, trial_logs, value + gain
@@ -584,6 +580,21 @@ def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
         if gain <= _ENOUGH * max(float(total.sum()), 1e-300):
             break
     return coefficients
+
+
+def log_shares(logits: Floats) -> Floats:
+    """Log-probabilities of the few answers (last axis); many times as fast as `log_softmax`."""
+    columns = range(1, logits.shape[-1])
+    top = logits[..., 0]
+    for j in columns:
+        top = np.maximum(top, logits[..., j])
+    moved = logits - top[..., None]
+    sizes = np.exp(moved)
+    total = sizes[..., 0]
+    for j in columns:
+        total = total + sizes[..., j]
+    moved -= np.log(total)[..., None]
+    return moved
 
 
 def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:
@@ -599,8 +610,8 @@ def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:
     return information.reshape(k * p, k * p)
 
 
-def _extrapolate(history: list[tuple[Floats, Floats]], layout: Layout) -> tuple[Floats, Floats]:
-    """The squared step from three successive points, cells made positive and normalised."""
+def _extrapolate(history: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """The squared step from three successive points."""
     first = [one - zero for zero, one in zip(history[0], history[1], strict=True)]
     second = [
         two - 2 * one + zero
@@ -608,13 +619,11 @@ def _extrapolate(history: list[tuple[Floats, Floats]], layout: Layout) -> tuple[
     ]
     length, bend = (np.sqrt(sum(float((x**2).sum()) for x in xs)) for xs in (first, second))
     step = min(-1.0, -length / bend) if bend > 0 else -1.0
-    cells, coefficients = (
+    chains, coefficients = (
         zero - 2 * step * r + step * step * v
         for zero, r, v in zip(history[0], first, second, strict=True)
     )
-    cells = np.maximum(cells, 0.01 * history[2][0])
-    sums = layout.sums(cells)[:, layout.row]
-    return np.divide(cells, sums, out=cells, where=sums > 0), coefficients
+    return chains, coefficients
 
 
 # --- a fit: where to begin ---------------------------------------------------------------
@@ -630,18 +639,33 @@ def fit_membership(
 ) -> tuple[Fit, Floats]:
     """Fit chains and coefficients together, from parameters that were found without covariates.
 
-    Then `n_kicks` runs begin where a part of the rows got another class, and the best of them are
-    followed; again from there if that was a gain. Returns the fit, its `posterior` by row, and the
-    coefficients (P, K) of the rows' design, the largest class the reference.
+    See `climb_and_kick`. Returns the fit, its `posterior` by row, and the coefficients (P, K) of
+    the rows' design, the largest class the reference.
     """
-    mixture = Mixture(rows, settings, zeros)
-    cells, none = cells_of(first), np.zeros((rows.design.shape[1], first.n_classes))
+    coefficients = np.zeros((rows.design.shape[1], first.n_classes))
     shares = np.maximum(first.weights, 1e-12)
-    none[0] = np.log(shares / shares[0])
-    run = mixture.run(cells, none, settings.max_iter, settings.tol, settings.accelerate)
+    coefficients[0] = np.log(shares / shares[0])
+    start = cells_of(first), coefficients
+    ends, record = climb_and_kick(Mixture(rows, settings, zeros), start, settings, n_kicks, rng)
+    return _finish(rows, ends, record)
+
+
+def climb_and_kick(
+    mixture: Mixture,
+    start: tuple[Floats, Floats],
+    settings: Settings,
+    n_kicks: int,
+    rng: np.random.Generator,
+) -> tuple[list[MembershipRun], pd.DataFrame]:
+    """Runs that were followed to their end, and the record of all.
+
+    The first begins at `start`. Then `n_kicks` runs begin where a part of the rows got another
+    class, and the best of them are followed; again from there if that was a gain.
+    """
+    run = mixture.run(*start, settings.max_iter, settings.tol, settings.accelerate)
     record = [start_row("without covariates" if n_kicks else "given", run)]
     ends = [run]
-    for _ in range(_ROUNDS if n_kicks and first.n_classes > 1 else 0):
+    for _ in range(_ROUNDS if n_kicks and run.coefficients.shape[1] > 1 else 0):
         best = max(ends, key=lambda one: one.value)
         if not np.isfinite(best.value):
             break
@@ -658,16 +682,23 @@ def fit_membership(
         ends = [best, *followed]
         if max(one.value for one in followed) < best.value + _SAME:
             break
-    return _finish(rows, ends, pd.DataFrame(record))
+    return ends, pd.DataFrame(record)
 
 
-def _finish(rows: Rows, ends: list[MembershipRun], record: pd.DataFrame) -> tuple[Fit, Floats]:
-    """The best run with its classes ordered by size; the largest is the reference."""
+def best_of(
+    rows: Rows, ends: list[MembershipRun]
+) -> tuple[MembershipRun, int, Floats, NDArray[np.intp]]:
+    """The best run, how many reached it, its average shares, and its classes by size."""
     best = max(ends, key=lambda one: one.value)
     n_there = sum(one.value > best.value - _SAME for one in ends)
     shares = np.exp(log_softmax(rows.design @ best.coefficients, axis=1))
     average = rows.weights @ shares / rows.weights.sum()
-    order = np.argsort(-average, kind="stable")
+    return best, n_there, average, np.argsort(-average, kind="stable")
+
+
+def _finish(rows: Rows, ends: list[MembershipRun], record: pd.DataFrame) -> tuple[Fit, Floats]:
+    """The best run with its classes ordered by size; the largest is the reference."""
+    best, n_there, average, order = best_of(rows, ends)
     expected = rows.visits.expected(best.cells, rows.by_pattern(best.posterior))[order]
     layout = rows.visits.layout
     fit = Fit(

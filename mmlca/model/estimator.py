@@ -24,9 +24,8 @@ from sklearn.utils.validation import check_is_fitted
 from font.checks import check_sums, memberships, one_of, whole_number
 from font.errors import InputError, ReportWarning, option
 from font.probabilities import PRIOR_OF_FITS, log_prior
-from mmlca.model import em, forms, inference, store
+from mmlca.model import em, forms, inference, step_inference, store
 from mmlca.model.covariates import (
-    AnyCovariates,
     Covariates,
     Design,
     Groups,
@@ -52,6 +51,7 @@ from mmlca.model.params import (
     MarkovParams,
     Seed,
     as_sequences,
+    check_lengths,
     count_patients,
     forbidden_cells,
     in_states,
@@ -60,7 +60,19 @@ from mmlca.model.params import (
 )
 from mmlca.model.search import Fit, fit_from, fit_search, is_confirmed
 from mmlca.model.settings import ModelSettings, SampleSize, SearchKind
+from mmlca.model.step_covariates import (
+    LACKING,
+    fit_steps,
+    lacking_text,
+    log_likelihoods,
+    read_step_covariates,
+    sample_steps,
+    separated_steps,
+    step_patterns,
+    too_many_effects,
+)
 from mmlca.sequences.checks import patient_labels, some
+from mmlca.sequences.covariates import AnyCovariates
 from mmlca.sequences.forms import PLAIN, Cuts, Form, Layout, Shared, layout_of, make_form
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
@@ -83,6 +95,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Missing windows are not summed over then: steps into and out of them, and those that follow
     before it is known again for how long the patient has been in the state, are left out, and a
     warning counts them.
+
+    With `transitions` both probabilities depend on covariates of the step, too: the log-odds of
+    leaving are a_k[i] + z · g_k[i], and D_k[i, j] is proportional to
+    exp(d_k[i, j] + z · h_k[i, j]). `params_` and all tables of it are then the frequencies among
+    the steps of each class, whatever the covariates; `step_coefficients`, `step_tests` and
+    `marginal_predictions` say what these do.
 
     Parameters
     ----------
@@ -120,14 +138,24 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         The same seed gives the same bits, on any number of threads.
     missing : "error" or "drop"
         What happens to patients who lack a covariate: the fit refuses them, or leaves them out
-        and counts them (`n_dropped_`). `predict` gives them the classes' average shares.
+        and counts them (`n_dropped_`). `predict` gives them the classes' average shares. Steps that
+        lack a covariate of `transitions` are refused, or left out and counted in a warning.
     stays : cut points of time in state, optional
         (2, 4): the probability of leaving a state differs between the first window in it, the
         second to third, and later ones. Default: it does not depend on time in state.
     periods : cut points of time since the start, optional
         (5,): steps from windows 1–4 have other probabilities than those from window 5 on.
     shared : "destinations", optional
-        Periods change the probability of leaving alone, and not where patients go.
+        Periods and covariates of the steps change the probability of leaving alone, and not where
+        patients go.
+    transitions : formula, optional
+        Covariates on which the steps depend, such as "age + sex", "age * sex" or "C(line)". They
+        are those of `Sequences.with_step_covariates`, or else of a wide table (its columns without
+        states), and are needed wherever the model meets sequences. The classes are searched
+        without them.
+    common_effects : bool
+        Covariates of the steps have the same effects in all classes. By default each class has its
+        own.
 
     Attributes
     ----------
@@ -197,6 +225,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         stays: Cuts = None,
         periods: Cuts = None,
         shared: Shared | None = None,
+        transitions: str | None = None,
+        common_effects: bool = False,
     ) -> None:
         self.n_classes = n_classes
         self.n_init = n_init
@@ -213,17 +243,20 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.stays = stays
         self.periods = periods
         self.shared = shared
+        self.transitions = transitions
+        self.common_effects = common_effects
 
     @property
     def form(self) -> Form:
-        """Which parts the chains have, by `stays`, `periods` and `shared`."""
-        return make_form(self.stays, self.periods, self.shared)
+        """Which parts the chains have, by `stays`, `periods`, `shared` and `transitions`."""
+        return make_form(self.stays, self.periods, self.shared, self.transitions)
 
     @property
     def form_title(self) -> str:
         """The form in words, such as "by time in state (1, 2–3, 4+)"."""
         return self.form.title
 
+    _step_design = Design((), ())  # of the covariates of the steps
     _design = Design((), ())  # of the covariates; without any an intercept alone
     _finest: Form | None = None  # of the forms that a selection compares on the same steps
 
@@ -282,8 +315,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         else:
             _check_init(self.init, self.n_classes, data, form)
             result = fit_from(patterns, self.init, settings)
-        rows = None
-        if patients.matrix is not None:
+        rows, n_parameters = None, None
+        if form.transitions:
+            result, rows, n_parameters = self._fit_steps(counted, patients, settings, result)
+        elif patients.matrix is not None:
             result, rows = self._fit_coefficients(counted, patients.matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
             table = data.patterns_of(form, self._finest)
@@ -294,7 +329,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 "do."
             )
         self._patients = patients
-        self._keep(patterns, names, result, settings, rows, unit)
+        self._keep(patterns, names, result, settings, rows, unit, n_parameters)
         self._warn(result)
         self._warn_left_out(data, stacklevel=3)
         if late := _late_start(data, form):
@@ -355,6 +390,39 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(separated, ReportWarning, stacklevel=3)
         return result, rows
 
+    def _fit_steps(
+        self, data: Sequences, patients: Patients, settings: em.Settings, first: Fit
+    ) -> tuple[Fit, Rows, int]:
+        """From a fit without covariates of the steps to one with them; keeps their parameters."""
+        form = self.form
+        self._step_design, values = read_step_covariates(data, form, self.missing)
+        patterns = step_patterns(data, form, values, self._finest)
+        if reason := too_many_effects(patterns, values):
+            raise InputError(reason)
+        matrix = patients.matrix
+        done = fit_steps(
+            patterns,
+            values.values,
+            data.weights,
+            None if matrix is None else self._design.standardised(matrix),
+            patients.groups,
+            first.params if self.init is None else self.init,
+            settings,
+            self.common_effects,
+            max(2, self.n_init // 10) if self.init is None else 0,
+            np.random.default_rng(self.seed),
+        )
+        self.step_params_ = done.params
+        if matrix is not None:
+            self._set_coefficients(self._design, self._design.back @ done.coefficients)
+        for text in (
+            lacking_text(patterns, len(data)),
+            separated_steps(done.params, self._step_design, values.values, data.states),
+        ):
+            if text:
+                warnings.warn(ReportWarning(text, LACKING), stacklevel=3)
+        return done.fit, done.rows, done.n_parameters
+
     def _set_coefficients(self, design: Design, coefficients: Floats) -> None:
         self._design = design
         self.coefficients_ = pd.DataFrame(
@@ -371,8 +439,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         settings: em.Settings,
         rows: Rows | None,
         unit: float,
+        n_parameters: int | None,
     ) -> None:
-        """Set the attributes of the fit; log-likelihoods are in the weights as given."""
+        """Set the attributes of the fit; log-likelihoods are in the weights as given.
+
+        `n_parameters` is known where the steps depend on covariates.
+        """
         data = self._patients.sequences
         self._set_params_(result.params, data.states, names, result.shares)
         self._forbidden = settings.zeros
@@ -382,9 +454,13 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         plain = patterns.form == PLAIN
         self.n_parameters_ = count_parameters(*limits) if plain else self.n_occurring_
         self.__dict__.pop("_intervals", None)
-        if rows is None:
+        if not self._design.terms:
             self.__dict__.pop("coefficients_", None)
+        if n_parameters is not None:
+            self.n_parameters_ = self.n_occurring_ = n_parameters
         else:
+            self.__dict__.pop("step_params_", None)
+        if rows is not None and n_parameters is None:
             n_effects = (rows.design.shape[1] - 1) * (self.n_classes - 1)
             self.n_parameters_, self.n_occurring_ = (
                 n + n_effects for n in (self.n_parameters_, self.n_occurring_)
@@ -508,6 +584,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_covariates(covariates)
         self._warn_left_out(data, stacklevel=4)
+        if covariates is None and self.form.transitions:
+            return self._memberships_by_steps(data, groups)
         if covariates is None:
             patterns, shares = data.patterns_of(self.form), None
             if groups is not None:
@@ -527,6 +605,29 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         joint[np.isneginf(logs)] = average
         return np.exp(log_softmax(joint, axis=1)), logs, np.arange(len(data))
 
+    def _memberships_by_steps(
+        self, data: Sequences, groups: Groups
+    ) -> tuple[Floats, Floats, NDArray[Any]]:
+        """The same for each patient, where the steps depend on covariates."""
+        with np.errstate(divide="ignore"):
+            joint = np.tile(np.log(self.params_.weights), (len(data), 1))
+            if groups is not None:
+                joint = np.log(self.group_weights_.to_numpy()[self._group_numbers(data, groups)])
+        average = np.exp(joint)
+        joint = joint + self.log_likelihoods(data)
+        logs = logsumexp(joint, axis=1)
+        possible = np.isfinite(logs)
+        average[possible] = np.exp(joint[possible] - logs[possible, None])
+        return average, logs, np.arange(len(data))
+
+    def _step_logliks(self, data: Sequences) -> Floats:
+        """Log-likelihood of each sequence in each class (n, K), where steps have covariates."""
+        _, rows = read_step_covariates(data, self.form, self.missing, self._step_design)
+        patterns = step_patterns(data, self.form, rows)
+        if text := lacking_text(patterns, len(data)):
+            warnings.warn(ReportWarning(text, LACKING), stacklevel=6)
+        return log_likelihoods(self.step_params_, patterns, rows)[patterns.inverse]
+
     def _check_covariates(self, covariates: Covariates) -> None:
         """Covariates belong to a model that was fitted with them, and to no other."""
         if covariates is None and self._design.terms:
@@ -538,13 +639,33 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("the model was fitted without covariates; leave them out here too.")
 
     def sample(
-        self, n: int = 1, lengths: ArrayLike = 16, seed: Seed = None
+        self,
+        n: int = 1,
+        lengths: ArrayLike = 16,
+        seed: Seed = None,
+        *,
+        step_covariates: AnyCovariates | None = None,
     ) -> tuple[Sequences, pd.Series]:
         """Draw new sequences from the model; returns them and the class of each, 0 … K − 1.
 
-        With covariates, classes are drawn by their average shares.
+        With covariates of membership, classes are drawn by their average shares. With `transitions`
+        the covariates of the n patients are needed: a table of n rows in their order, or by the ids
+        0 … n − 1 and windows 1, 2, … (`Sequences.with_step_covariates`). The sequences keep it.
         """
         check_is_fitted(self)
+        if self.form.transitions:
+            return sample_steps(
+                self.step_params_,
+                self.params_.weights,
+                self.form,
+                self._step_design,
+                self.states_,
+                check_lengths(n, lengths),
+                step_covariates,
+                np.random.default_rng(seed),
+            )
+        if step_covariates is not None:
+            raise InputError("the model's steps do not depend on covariates; leave them out.")
         return simulate(self.params_, n, lengths, states=self.states_, seed=seed)
 
     @property
@@ -607,7 +728,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _own_intervals(self) -> pd.DataFrame | None:
         """Intervals for the patients of the fit, while the model holds them; computed once."""
-        if self.n_parameters_ > _MOST or not hasattr(self, "_patients"):
+        known = hasattr(self, "_patients") and not self.form.transitions
+        if self.n_parameters_ > _MOST or not known:
             return None
         if not hasattr(self, "_intervals"):
             with warnings.catch_warnings():  # the table of intervals says so in its notes
@@ -728,6 +850,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         >>> table.loc[table["parameter"] == "weight", ["estimate", "se"]].round(2).values.tolist()
         [[0.52, 0.02], [0.48, 0.02]]
         """
+        forms.need_no_step_covariates(
+            self.params_,
+            "standard_errors",
+            "step_coefficients and marginal_predictions have errors",
+        )
         patients = self._patients_of(sequences, covariates, groups)
         return inference.intervals(self, patients, information, level)
 
@@ -755,7 +882,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             the first class), `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`.
         """
         patients = self._patients_of(sequences, covariates)
-        return inference.coefficient_table(self, patients, information, level)
+        return inference.coefficient_table(self, *self._covariance(patients, information), level)
 
     def coefficient_covariance(
         self, sequences: AnySequences, covariates: AnyCovariates, *, information: Kind = "sandwich"
@@ -768,7 +895,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         information : as in `coefficient_table`
         """
         patients = self._patients_of(sequences, covariates)
-        return inference.coefficient_covariance(self, patients, information)
+        spread, _ = self._covariance(patients, information)
+        return inference.coefficient_covariance(self, spread)
 
     def term_tests(
         self,
@@ -793,8 +921,145 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         DataFrame
             One row per term: `term`, `statistic`, `df`, `p`.
         """
+        one_of(test, ("wald", "lr"), "test")
         patients = self._patients_of(sequences, covariates)
-        return inference.term_tests(self, patients, test, information)
+        if test == "wald":
+            return inference.term_tests(self, self._covariance(patients, information)[0])
+        forms.need_no_step_covariates(self.params_, "likelihood-ratio tests of membership")
+        return inference.term_tests(self, inference.point_at(self, patients))
+
+    def step_coefficients(
+        self,
+        sequences: AnySequences,
+        covariates: Covariates = None,
+        groups: Groups = None,
+        *,
+        information: Kind = "sandwich",
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Effects of covariates on leaving and on the destination, with errors and odds ratios.
+
+        Parameters
+        ----------
+        sequences : those of the fit, with the covariates of their steps
+        covariates, groups, information, level : as in `standard_errors`
+
+        Returns
+        -------
+        DataFrame
+            One row per class, state (`from`), answer and term: `class` ("all" for common effects),
+            `from`, `to` ("" for leaving, else the destination of those who leave, compared with the
+            most frequent one), `stay` and `period` (of intercepts), `term`, `estimate` (log-odds),
+            `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`. What the data do not
+            determine has no standard error.
+        """
+        inference.check_level(level)
+        point = self._step_patients(sequences, covariates, groups)
+        spread, lost = step_inference.covariance_at(point, information)
+        return step_inference.coefficient_table(point, spread, lost, level)
+
+    def step_tests(
+        self,
+        sequences: AnySequences,
+        covariates: Covariates = None,
+        groups: Groups = None,
+        *,
+        test: Literal["wald", "lr"] = "wald",
+        information: Kind = "sandwich",
+    ) -> pd.DataFrame:
+        """Whether each covariate of the steps matters, in all classes and states together.
+
+        Parameters
+        ----------
+        sequences, covariates, groups, information : as in `step_coefficients`
+        test : "wald" or "lr"
+            Likelihood-ratio tests fit the model again without each term, from the present chains
+            on, and are the better ones in small samples.
+
+        Returns
+        -------
+        DataFrame
+            One row per term and part: `term`, `about` ("leaving" or "destinations"), `statistic`,
+            `df` (effects that the data inform), `p`.
+        """
+        one_of(test, ("wald", "lr"), "test")
+        point = self._step_patients(sequences, covariates, groups)
+        spread = None
+        if test == "wald":
+            spread, _ = step_inference.covariance_at(point, information)
+        return step_inference.term_tests(point, spread)
+
+    def marginal_predictions(
+        self,
+        sequences: AnySequences,
+        at: pd.DataFrame | Mapping[str, Any],
+        windows: int = 4,
+        states: Iterable[str] | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
+        *,
+        information: Kind = "sandwich",
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Probability of leaving a state within some windows, by class, at values of covariates.
+
+        It is that of a patient who enters the state in the first window and keeps the covariates.
+        Covariates that `at` does not name are those of the patients (in their first window), over
+        whom the probabilities are averaged.
+
+        Parameters
+        ----------
+        sequences, covariates, groups, information, level : as in `step_coefficients`
+        at : DataFrame, or a dict of values
+            What to compare, a row each: {"sex": "F", "age": [40, 60]}.
+        windows : number of windows, such as 4 quarters for a year
+        states : default all
+
+        Returns
+        -------
+        DataFrame
+            The columns of `at`; `class`, `from`, `to` ("": left for any state, else directly to
+            this one), `probability`, `se`, `low`, `high` (symmetric on the logit scale), and the
+            `difference` from the first row of `at`, with `difference_low` and `difference_high`.
+        """
+        inference.check_level(level)
+        whole_number(windows, 1, "windows")
+        point = self._step_patients(sequences, covariates, groups)
+        spread, lost = step_inference.covariance_at(point, information)
+        scalars = all(np.ndim(value) == 0 for value in at.values()) if isinstance(at, dict) else 0
+        values = pd.DataFrame(at, index=[0] if scalars else None)
+        chosen = self.states_ if states is None else tuple(states)
+        unknown = [state for state in chosen if state not in self.states_]
+        if unknown:
+            raise InputError(f"there is no state {some(unknown)}; there are {some(self.states_)}.")
+        return step_inference.marginal_predictions(
+            point,
+            values.reset_index(drop=True),
+            windows,
+            [self.states_.index(state) for state in chosen],
+            spread,
+            lost,
+            level,
+        )
+
+    def _step_patients(
+        self, sequences: AnySequences, covariates: Covariates, groups: Groups
+    ) -> step_inference.StepPoint:
+        """The patients of the fit, given again, where the steps depend on covariates."""
+        check_is_fitted(self)
+        if not self.form.transitions:
+            raise InputError(
+                "the model's steps do not depend on covariates; fit it with transitions, such as "
+                "transitions='age + sex'."
+            )
+        patients = self._patients_of(sequences, covariates, groups)
+        return step_inference.StepPoint(self, patients)
+
+    def _covariance(self, patients: Patients, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+        """Covariance of all free parameters, and which of them the data do not determine."""
+        if self.form.transitions:
+            return step_inference.covariance_at(step_inference.StepPoint(self, patients), kind)
+        return inference.covariance_at(inference.point_at(self, patients), kind)
 
     def _patients_of(
         self, sequences: AnySequences, covariates: Covariates, groups: Groups = None
@@ -842,6 +1107,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             model's class k expects them, so that it has K classes, or one for all.
         """
         data = self._conform(sequences)
+        forms.need_no_step_covariates(self.params_, "sums for a refinement")
         table = memberships(membership, len(data), self.params_.n_classes)
         weighted = table * data.weights[:, None]
         patterns = data.patterns_of(self.form)
@@ -855,6 +1121,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         proportions are those of all patients together.
         """
         check_is_fitted(self)
+        forms.need_no_step_covariates(self.params_, "sums for a refinement")
         layout = self._layout()
         table = check_sums(total, 1 + layout.n_cells, counts=True)
         zeros = self._zero_cells()
@@ -868,6 +1135,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
         data = self._conform(sequences)
+        if self.form.transitions:
+            return self._step_logliks(data)
         patterns = data.patterns_of(self.form)
         logs = em.Visits(patterns).logliks(em.cells_of(self.params_))
         return np.asarray(logs[patterns.inverse])

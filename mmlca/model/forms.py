@@ -21,10 +21,20 @@ def need_plain(params: AnyParams, what: str) -> MarkovParams:
     """Refuse chains of another form, for `what` is about plain chains alone."""
     if isinstance(params, FormParams):
         raise InputError(
-            f"{what}, and those of the model are {params.form.title}; fit it without stays and "
-            "periods."
+            f"{what}, and those of the model are {params.form.title}; fit it without stays, "
+            "periods and transitions."
         )
     return params
+
+
+def need_no_step_covariates(params: AnyParams, what: str, instead: str = "") -> None:
+    """Refuse chains whose steps depend on covariates, where `what` does not exist for them."""
+    if params.form.transitions:
+        advice = instead or "fit the model without transitions"
+        raise InputError(
+            f"there is no {what} for chains whose steps depend on covariates "
+            f"({params.form.transitions}); {advice}."
+        )
 
 
 def too_fine(patterns: Patterns) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,11 @@ from scipy.stats import chi2, norm
 from font.checks import one_of
 from font.errors import InputError, ReportWarning
 from mmlca.model import em
-from mmlca.model.covariates import Design, Mixture, make_rows
+from mmlca.model.covariates import Mixture, make_rows
 from mmlca.model.forms import leaving_text
 from mmlca.model.information import (
     FEW,
+    Information,
     Kind,
     Point,
     covariance,
@@ -68,7 +69,7 @@ def intervals(model: MixtureMarkov, patients: Patients, kind: Kind, level: float
     """Standard errors and intervals of all probabilities."""
     check_level(level)
     point = point_at(model, patients)
-    spread, lost = _covariance(point, kind)
+    spread, lost = covariance_at(point, kind)
     zero = point.cells == 0  # with a prior only what is forbidden is zero
     if not model.prior:
         zero &= forbidden_cells(model.zeros, patients.sequences, model.form)
@@ -79,12 +80,15 @@ def intervals(model: MixtureMarkov, patients: Patients, kind: Kind, level: float
 
 
 def coefficient_table(
-    model: MixtureMarkov, patients: Patients, kind: Kind, level: float
+    model: MixtureMarkov, spread: Floats, lost: NDArray[np.bool_], level: float
 ) -> pd.DataFrame:
-    """Effects of covariates on membership, with standard errors and odds ratios."""
+    """Effects of covariates on membership, with standard errors and odds ratios.
+
+    `spread` is the covariance of all free parameters, as `covariance_at` gives it.
+    """
     check_level(level)
-    point, design = point_at(model, patients), model._design
-    spread, lost = _coefficient_covariance(point, design, kind)
+    design = model._design
+    spread, lost = _of_coefficients(model, spread), lost[: _n_coefficients(model)]
     n_classes = model.params_.n_classes
     estimate = model.coefficients_.to_numpy()[:, 1:].T.ravel()
     se = np.where(lost, np.nan, np.sqrt(np.diagonal(spread)))
@@ -108,34 +112,32 @@ def coefficient_table(
     return table
 
 
-def coefficient_covariance(model: MixtureMarkov, patients: Patients, kind: Kind) -> pd.DataFrame:
+def coefficient_covariance(model: MixtureMarkov, spread: Floats) -> pd.DataFrame:
     """Covariance of the coefficients, (class, term) × (class, term), classes from 2."""
     design = model._design
-    spread, _ = _coefficient_covariance(point_at(model, patients), design, kind)
+    spread = _of_coefficients(model, spread)
     classes = range(2, model.params_.n_classes + 1)
     index = pd.MultiIndex.from_product([classes, design.columns], names=["class", "term"])
     return pd.DataFrame(spread, index, index)
 
 
-def term_tests(
-    model: MixtureMarkov, patients: Patients, test: Literal["wald", "lr"], kind: Kind
-) -> pd.DataFrame:
-    """Whether each covariate matters at all, over all classes and levels together."""
-    one_of(test, ("wald", "lr"), "test")
-    point, design = point_at(model, patients), model._design
-    k = model.params_.n_classes
-    spread = np.empty((0, 0))
-    if test == "wald":
-        spread, _ = _coefficient_covariance(point, design, kind)
+def term_tests(model: MixtureMarkov, by: Floats | Point) -> pd.DataFrame:
+    """Whether each covariate matters at all, over all classes and levels together.
+
+    Wald tests by the covariance of all free parameters, or likelihood-ratio tests by a point.
+    """
+    design, k = model._design, model.params_.n_classes
+    spread = None if isinstance(by, Point) else _of_coefficients(model, by)
     rows = []
     for term in dict.fromkeys(design.term_of[1:]):
         columns = np.flatnonzero([name == term for name in design.term_of])
-        if test == "wald":
+        if spread is not None:
             place = (columns + len(design.columns) * np.arange(k - 1)[:, None]).ravel()
             effect = model.coefficients_.to_numpy()[columns, 1:].T.ravel()
             statistic = float(effect @ np.linalg.pinv(spread[np.ix_(place, place)]) @ effect)
         else:
-            statistic = _likelihood_ratio(point, columns, float(model.prior))
+            assert isinstance(by, Point)
+            statistic = _likelihood_ratio(by, columns, float(model.prior))
         df = len(columns) * (k - 1)
         rows.append(
             {"term": term, "statistic": statistic, "df": df, "p": float(chi2.sf(statistic, df))}
@@ -171,38 +173,49 @@ def point_at(model: MixtureMarkov, patients: Patients) -> Point:
     return point
 
 
-def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+def covariance_of(
+    parts: Information, posterior: Floats, weights: Floats, kind: Kind
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Covariance of the free parameters, and which the data do not determine; warns if classes
+    overlap."""
     one_of(kind, get_args(Kind), "information")
-    separation = clarity(point.posterior, point.rows.weights)
+    separation = clarity(posterior, weights)
     if separation < OVERLAP:
         warnings.warn(
             f"the classes overlap (entropy R² {separation:.2f}, below {OVERLAP:g}), so that "
             "intervals from standard errors may be too narrow; bootstrap intervals are "
             "safer (mmlca.bootstrap, or --bootstrap 500 of `mmlca fit`).",
             OverlapWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    spread, lost = covariance(information(point), kind)
+    spread, lost = covariance(parts, kind)
     if lost.any():
         warnings.warn(
-            f"the data do not determine {int(lost.sum())} of {point.size} parameters, which "
+            f"the data do not determine {int(lost.sum())} of {len(lost)} parameters, which "
             "get no standard error; ask for fewer classes or covariates.",
             ReportWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return spread, lost
 
 
-def _coefficient_covariance(
-    point: Point, design: Design, kind: Kind
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Of the coefficients as reported, by class and term; and which the data do not determine."""
-    if not design.terms:
+def covariance_at(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+    """The same at a point."""
+    return covariance_of(information(point), point.posterior, point.rows.weights, kind)
+
+
+def _n_coefficients(model: MixtureMarkov) -> int:
+    """Coefficients of membership, which come first among the free parameters."""
+    if not model._design.terms:
         raise InputError("the model was fitted without covariates, so it has no coefficients.")
-    n = point.n_coefficients
-    spread, lost = _covariance(point, kind)
-    back = np.kron(np.eye(len(point.cells) - 1), design.back)
-    return back @ spread[:n, :n] @ back.T, lost[:n]
+    return len(model._design.columns) * (model.params_.n_classes - 1)
+
+
+def _of_coefficients(model: MixtureMarkov, spread: Floats) -> Floats:
+    """Covariance of the coefficients as reported, by class and term."""
+    n = _n_coefficients(model)
+    back = np.kron(np.eye(model.params_.n_classes - 1), model._design.back)
+    return np.asarray(back @ spread[:n, :n] @ back.T)
 
 
 def _likelihood_ratio(point: Point, columns: NDArray[np.intp], prior: float) -> float:

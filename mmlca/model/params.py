@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -134,7 +134,9 @@ class FormParams:
         destination: ArrayLike,
     ) -> None:
         if not isinstance(form, Form) or form == PLAIN:
-            raise TypeError(f"form must be a Form with stays or periods, found {form!r}.")
+            raise TypeError(
+                f"form must be a Form with stays, periods or transitions, found {form!r}."
+            )
         given = {"weights": weights, "initial": initial}
         given |= {"leaving": leaving, "destination": destination}
         arrays, k, s = _read_arrays(given)
@@ -190,7 +192,9 @@ class FormParams:
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, as in a JSON file."""
         form = self.form
-        cuts = {"stays": list(form.stays), "periods": list(form.periods), "shared": form.shared}
+        cuts: dict[str, Any] = {"stays": list(form.stays), "periods": list(form.periods)}
+        cuts["shared"] = form.shared
+        cuts |= {"transitions": form.transitions} if form.transitions else {}
         lists = {name: getattr(self, name).tolist() for name in _FORM_FIELDS}
         return {"form": cuts} | lists
 
@@ -281,14 +285,20 @@ def simulate(
     >>> simulate(stay, 2, 3, seed=1)[0].codes.tolist()
     [[0, 0, 0], [0, 0, 0]]
     """
+    length = check_lengths(n, lengths)
+    codes, classes = draw_codes(params, length, np.random.default_rng(seed))
+    sequences = Sequences.from_codes(codes, range(params.n_states) if states is None else states)
+    return sequences, pd.Series(classes, index=sequences.ids, name="class")
+
+
+def check_lengths(n: int, lengths: ArrayLike) -> NDArray[Any]:
+    """The lengths (n,) of sequences to be drawn."""
     if n < 1:
         raise InputError(f"n must be at least 1, found {n}.")
     length = np.broadcast_to(np.asarray(lengths), (n,))
     if length.dtype.kind not in "iu" or length.min() < 1:
         raise InputError("lengths must be whole numbers of at least 1.")
-    codes, classes = draw_codes(params, length, np.random.default_rng(seed))
-    sequences = Sequences.from_codes(codes, range(params.n_states) if states is None else states)
-    return sequences, pd.Series(classes, index=sequences.ids, name="class")
+    return length
 
 
 def draw_like(params: AnyParams, data: Sequences, rng: np.random.Generator) -> NDArray[np.int8]:
@@ -358,9 +368,12 @@ def in_states(data: AnySequences, states: tuple[str, ...]) -> Sequences:
             f"the model does not know the states {some(unknown)}; it knows {some(states)}."
         )
     lookup = np.array([states.index(state) for state in sequences.states] + [-1])
-    return Sequences.from_codes(
+    coded = Sequences.from_codes(
         lookup[sequences.codes], states, ids=sequences.ids, weights=sequences.weights
     ).absorb(*sequences.absorbing)
+    return replace(
+        coded, step_covariates=sequences.step_covariates, covariates=sequences.covariates
+    )
 
 
 def count_patients(data: Sequences) -> tuple[Sequences, float]:

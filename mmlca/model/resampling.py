@@ -23,8 +23,8 @@ from font.checks import whole_number
 from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
-from mmlca.model.covariates import AnyCovariates, Design, MembershipRun, Mixture, Rows
-from mmlca.model.forms import state_shares
+from mmlca.model.covariates import Design, MembershipRun, Mixture, Rows
+from mmlca.model.forms import need_no_step_covariates, state_shares
 from mmlca.model.inference import (
     check_level,
     group_names,
@@ -37,6 +37,7 @@ from mmlca.model.inference import (
 from mmlca.model.information import Point
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, forbidden_cells, in_states
 from mmlca.model.search import Start, in_threads, reassigned
+from mmlca.sequences.covariates import AnyCovariates
 from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def bootstrap(
     whole_number(n, 2, "n")
     whole_number(n_fresh, 0, "n_fresh")
     check_level(level)
+    need_no_step_covariates(model.params_, "bootstrap", "step_coefficients have errors")
     data = in_states(sequences, model.states_)
     point = point_at(model, model._patients_of(data, covariates, groups))
     design = model._design

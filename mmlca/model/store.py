@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -15,6 +16,7 @@ from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
 from mmlca.model.params import AnyParams, FormParams, MarkovParams
+from mmlca.model.step_covariates import StepParams
 from mmlca.sequences.checks import MAX_STATES
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ Model = TypeVar("Model", bound="MixtureMarkov")
 
 _FILE_LIMIT = 64 * 2**20
 _MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS, _MAX_CUTS = 1_000, 10_000, 500, 200
+_MAX_NUMBERS = 1_000_000
 _cuts = Field(min_length=1, max_length=_MAX_CUTS + 1)
 _classes = Field(min_length=1, max_length=_MAX_CLASSES)
 _states = Field(min_length=1, max_length=MAX_STATES)
@@ -54,6 +57,7 @@ class FormPart(_Strict):
     stays: Annotated[list[int], Field(max_length=_MAX_CUTS)] = []
     periods: Annotated[list[int], Field(max_length=_MAX_CUTS)] = []
     shared: Literal["destinations"] | None = None
+    transitions: Annotated[str, Field(max_length=2_000)] = ""
 
 
 class FormParamsPart(_Strict):
@@ -109,6 +113,16 @@ class LogitPart(_Strict):
     ]
 
 
+class StepPart(_Strict):
+    """Steps by covariates: the design, and the numbers of each class; see `StepParams`."""
+
+    design: DesignPart
+    common_effects: bool
+    numbers: Annotated[
+        list[Annotated[list[Number], Field(min_length=1, max_length=_MAX_NUMBERS)]], _classes
+    ]
+
+
 class ModelFile(_Strict):
     """A saved model, version 1. What follows `params` are attributes of the estimator (`…_`)."""
 
@@ -119,6 +133,7 @@ class ModelFile(_Strict):
     prior: Annotated[Number, Field(ge=0)]
     groups: Annotated[list[GroupPart], Field(max_length=_MAX_GROUPS)] = []
     covariates: LogitPart | None = None
+    steps: StepPart | None = None
     params: ParamsPart
     n_parameters: Annotated[int, Field(ge=0)]
     loglik: Number
@@ -158,6 +173,12 @@ def to_dict(model: MixtureMarkov) -> dict[str, Any]:
     if model._design.terms:
         coefficients = model.coefficients_.to_numpy().tolist()
         content["covariates"] = {"design": model._design.to_dict(), "coefficients": coefficients}
+    if model.form.transitions:
+        content["steps"] = {
+            "design": model._step_design.to_dict(),
+            "common_effects": model.common_effects,
+            "numbers": model.step_params_.vector.tolist(),
+        }
     return content
 
 
@@ -196,6 +217,22 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
                 f"the model's coefficients must be {shape[0]} rows of {shape[1]} numbers."
             )
         model._set_coefficients(design, np.array(part.coefficients))
+    if (content.steps is None) != (not model.form.transitions):
+        raise InputError("the model's form and the covariates of its steps do not fit together.")
+    if content.steps is not None:
+        model._step_design = Design.from_dict(content.steps.design.model_dump())
+        model.common_effects = content.steps.common_effects
+        n_columns = len(model._step_design.columns) - 1
+        shapes = StepParams.shapes(model.form, chains.n_states, n_columns)
+        n_numbers = sum(prod(shape) for shape in shapes)
+        numbers = content.steps.numbers
+        if len(numbers) != chains.n_classes or {len(row) for row in numbers} != {n_numbers}:
+            raise InputError(
+                f"the model's steps need {chains.n_classes} rows of {n_numbers} numbers."
+            )
+        model.step_params_ = StepParams.from_vector(
+            np.array(numbers), model.form, chains.n_states, n_columns
+        )
     return model
 
 

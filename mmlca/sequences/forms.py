@@ -3,7 +3,8 @@
 A plain chain has one probability of each step. In other forms a step has a *context*: for how many
 windows the patient has been in the state (a *bin* of time in state), and in which *period* since
 the start the step falls. There the probability of leaving the state depends on both, and the
-*destination*, the next state of those who leave, on the period (or on neither).
+*destination*, the next state of those who leave, on the period (or on neither). Both may depend on
+covariates of the step, too, such as age (`mmlca.model.step_covariates`).
 
 The classes' probabilities are a row of cells; some of them together sum to 1 and are a *row* of the
 chain. `Layout` says which cells there are.
@@ -37,12 +38,16 @@ class Form(NamedTuple):
         Cut points of time since the start: with (5,) the steps from windows 1–4 have other
         probabilities than those from window 5 on.
     shared : "destinations", optional
-        Periods change the probabilities of leaving alone.
+        Periods and covariates change the probabilities of leaving alone.
+    transitions : str
+        Covariates on which the steps depend, as a formula such as "age + sex"; "" if there are
+        none.
     """
 
     stays: tuple[int, ...] = ()
     periods: tuple[int, ...] = ()
     shared: Shared | None = None
+    transitions: str = ""
 
     @property
     def n_bins(self) -> int:
@@ -76,27 +81,42 @@ class Form(NamedTuple):
         """
         parts = [f"time in state ({', '.join(self.bins)})"] if self.stays else []
         parts += [f"period ({', '.join(self.period_labels)})"] if self.periods else []
+        parts += [f"covariates ({self.transitions})"] if self.transitions else []
         shared = ", shared destinations" if self.shared else ""
-        return f"by {' and '.join(parts)}{shared}" if parts else "plain"
+        return f"by {_and(parts)}{shared}" if parts else "plain"
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 PLAIN = Form()
 
 
-def make_form(stays: Cuts = None, periods: Cuts = None, shared: Shared | None = None) -> Form:
+def make_form(
+    stays: Cuts = None,
+    periods: Cuts = None,
+    shared: Shared | None = None,
+    transitions: str | None = None,
+) -> Form:
     """The form with these parts, checked; cut points are whole numbers from 2, increasing.
 
     >>> make_form(stays=[2, 4])
-    Form(stays=(2, 4), periods=(), shared=None)
+    Form(stays=(2, 4), periods=(), shared=None, transitions='')
     """
     if shared not in (None, "destinations"):
         raise InputError(f"shared must be 'destinations' or None, found {shared!r}.")
-    if shared and not periods:
-        raise InputError(
-            f"{option_name('shared')} = 'destinations' is about periods, and there are none; give "
-            f"{option_name('periods')}."
+    if not isinstance(transitions, str | None):
+        raise TypeError(
+            f"transitions must be a formula, such as 'age + sex', found {transitions!r}."
         )
-    return Form(_cuts("stays", stays), _cuts("periods", periods), shared)
+    formula = (transitions or "").strip()
+    if shared and not periods and not formula:
+        raise InputError(
+            f"{option_name('shared')} = 'destinations' is about periods and covariates of the "
+            f"steps, and there are none; give {option_name('periods')}."
+        )
+    return Form(_cuts("stays", stays), _cuts("periods", periods), shared, formula)
 
 
 def _cuts(name: str, cuts: Any) -> tuple[int, ...]:

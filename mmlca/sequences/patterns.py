@@ -218,11 +218,9 @@ def reduce_steps(
     is not known, because windows are missing, are left out, and so are first states that are
     missing; `left_out` counts the steps. `finest` has all cut points of `form`.
     """
-    from scipy import sparse
-
     first, number = distinct_rows(codes, lengths)
     rows, layout = codes[first], layout_of(form, n_states)
-    n_rows, n_times = rows.shape
+    n_times = rows.shape[1]
     bins, period, _ = step_contexts(rows, form)
     known = step_contexts(rows, finest)[2]
     row, t = np.nonzero(known)
@@ -238,34 +236,53 @@ def reduce_steps(
         ]
         places = [row, row[moves]]
     cells.append(layout.initial.start + rows[begins, 0].astype(np.int64))
-    place = np.concatenate([*places, begins])
-    ones = np.ones(len(place), dtype=np.uint64)
-    shape = (n_rows, layout.n_cells)
-    counts = sparse.csr_array((ones, (place, np.concatenate(cells))), shape)
-    counts.sort_indices()
-    keys = np.random.default_rng(0).integers(2**64, size=(layout.n_cells, 2), dtype=np.uint64)
-    _, kept, rank = np.unique(counts @ keys, axis=0, return_index=True, return_inverse=True)
-    table = counts[kept]
-    token, tokens = np.unique(
-        table.indices.astype(np.int64) * (n_times + 1) + table.data.astype(np.int64),
-        return_inverse=True,
-    )
-    inverse = rank.reshape(-1)[number]
-    seen = rows >= 0
-    n_steps = np.where(seen.any(axis=1), n_times - 1 - seen[:, ::-1].argmax(axis=1), 0)
-    missed = (n_steps - known.sum(axis=1))[number]
+    missed = (count_steps(rows) - known.sum(axis=1))[number]
     return Patterns(
         n_states,
-        table.indptr.astype(np.int64),
-        tokens.astype(np.int32).reshape(-1),
-        (token // (n_times + 1)).astype(np.int32),
-        (token % (n_times + 1)).astype(np.int32),
-        np.empty((0, 3), dtype=np.int64),
-        inverse.astype(np.int32),
-        np.bincount(inverse, minlength=len(kept)).astype(float),
+        gaps=np.empty((0, 3), dtype=np.int64),
         form=form,
         left_out=(int(missed.sum()), int((missed > 0).sum())),
+        **tabulate_visits(
+            np.concatenate([*places, begins]), np.concatenate(cells), number, layout.n_cells
+        ),
     )
+
+
+def count_steps(rows: NDArray[np.int8]) -> NDArray[np.intp]:
+    """The steps of rows of codes up to their last observed state."""
+    seen, n_times = rows >= 0, rows.shape[1]
+    return np.where(seen.any(axis=1), n_times - 1 - seen[:, ::-1].argmax(axis=1), 0)
+
+
+def tabulate_visits(
+    place: NDArray[Any], cells: NDArray[Any], number: NDArray[np.intp], n_cells: int
+) -> dict[str, NDArray[Any]]:
+    """Visits of cells by rows as parts of `Patterns`: distinct rows, and the patients' index.
+
+    Each visit has the row `place` and one of `cells`; `number` (n,) is the row of each patient.
+    """
+    from scipy import sparse
+
+    ones = np.ones(len(place), dtype=np.uint64)
+    n_rows = int(number.max(initial=-1)) + 1
+    counts = sparse.csr_array((ones, (place, cells)), (n_rows, n_cells))
+    counts.sort_indices()
+    keys = np.random.default_rng(0).integers(2**64, size=(n_cells, 2), dtype=np.uint64)
+    _, kept, rank = np.unique(counts @ keys, axis=0, return_index=True, return_inverse=True)
+    table = counts[kept]
+    most = int(table.data.max(initial=0)) + 1
+    token, tokens = np.unique(
+        table.indices.astype(np.int64) * most + table.data.astype(np.int64), return_inverse=True
+    )
+    inverse = rank.reshape(-1)[number]
+    return {
+        "indptr": table.indptr.astype(np.int64),
+        "tokens": tokens.astype(np.int32).reshape(-1),
+        "cell": (token // most).astype(np.int32),
+        "times": (token % most).astype(np.int32),
+        "inverse": inverse.astype(np.int32),
+        "weights": np.bincount(inverse, minlength=len(kept)).astype(float),
+    }
 
 
 def _number_rows(

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences import build, files
+from mmlca.sequences.covariates import AnyCovariates, align_steps
 from mmlca.sequences.forms import PLAIN, Form
 from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes, reduce_steps
 
@@ -62,6 +63,9 @@ class Sequences:
     covariates : DataFrame, optional
         By id: the columns of a wide table that hold neither states nor weights, such as age. A
         selection keeps those of its patients; `concat` and files of `write` drop them.
+    step_covariates : DataFrame, optional
+        Of the steps from each window; see `with_step_covariates`. They are kept and dropped as
+        `covariates` are.
 
     Examples
     --------
@@ -83,6 +87,7 @@ class Sequences:
     account: Account | None = None
     absorbing: tuple[str, ...] = ()
     covariates: pd.DataFrame | None = None
+    step_covariates: pd.DataFrame | None = None
 
     # --- constructors -----------------------------------------------------------------
 
@@ -257,6 +262,28 @@ class Sequences:
                 )
         return replace(self, absorbing=tuple(s for s in self.states if s in states))
 
+    def with_step_covariates(self, table: AnyCovariates) -> Self:
+        """The same sequences with covariates on which their steps may depend.
+
+        `MixtureMarkov(transitions="age + line")` uses them.
+
+        Parameters
+        ----------
+        table : DataFrame
+            One row per patient, matched by a column "id" or an index of ids (a table with the plain
+            index 0 … n − 1 is in the patients' order); or one row per patient and window, with the
+            columns "id" and "time". The values of a window belong to the step from this window to
+            the next.
+
+        Examples
+        --------
+        >>> s = Sequences.from_lists([["TNFi", "TNFi", "JAK"], ["JAK", "JAK"]], ids=["a", "b"])
+        >>> table = pd.DataFrame({"id": ["a", "a", "b"], "time": [1, 2, 1], "line": [1, 1, 2]})
+        >>> s.with_step_covariates(table).step_covariates["line"].tolist()
+        [1.0, 1.0, nan, 2.0, nan, nan]
+        """
+        return replace(self, step_covariates=align_steps(table, self.ids, self.times))
+
     # --- tables -----------------------------------------------------------------------
 
     def to_frame(self) -> pd.DataFrame:
@@ -319,7 +346,17 @@ class Sequences:
             account=None if self.account is None else self.account.take(rows),
             absorbing=self.absorbing,
             covariates=None if self.covariates is None else self.covariates.iloc[rows],
+            step_covariates=self._steps_of(rows),
         )
+
+    def _steps_of(self, rows: NDArray[np.intp]) -> pd.DataFrame | None:
+        """The covariates of the steps of some patients."""
+        table = self.step_covariates
+        if table is None:
+            return None
+        n_each = len(table) // max(len(self), 1)  # 1, or the number of windows
+        places = (rows[:, None] * n_each + np.arange(n_each)).ravel()
+        return table.iloc[places].reset_index(drop=True)
 
 
 class Step(NamedTuple):

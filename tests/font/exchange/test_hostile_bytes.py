@@ -80,7 +80,9 @@ def hostile_files() -> dict[str, bytes]:
         "many objects": forged('{"bic":[' + ",".join(["{}"] * 590_000) + "]}"),
         "many cut points": forged(
             '{"name":"x","min_count":11,"bic":[],"model":'
-            '{"format":"mmlca markov counts by context","form":{"stays":[' + ",".join(["2"] * 590_000) + "]}}}"
+            '{"format":"mmlca markov counts by context","form":{"stays":['
+            + ",".join(["2"] * 590_000)
+            + "]}}}"
         ),
         "escapes": forged('{"name":"' + "\\u0041" * 1_300_000 + '"}'),
         "backslashes": forged('{"name":"' + "\\" * 7_900_000),

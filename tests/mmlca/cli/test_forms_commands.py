@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from commands import mmlca_does, refusal
 from stay_chains import two_classes
+from step_chains import draw, people
 
 from mmlca import MixtureMarkov, Sequences, simulate
 
@@ -46,6 +48,41 @@ def test_select(sequences: Path, tmp_path: Path) -> None:
     assert table["chosen"].sum() == 1
     assert "BIC chooses by time in state (1, 2–3, 4+) chains with 2 classes; plain chains" in said
     assert (tmp_path / "selection.png").exists()
+
+
+def test_covariates_of_the_steps(tmp_path: Path) -> None:
+    data, _ = draw(250, seed=1)
+    path, out = tmp_path / "MGB.csv", tmp_path / "fit"
+    data.write(path)
+    table = people(250, 1).assign(id=data.ids)
+    table.to_csv(tmp_path / "people.csv", index=False)
+    common = ["fit", path, "-k", "1", "--no-figures", "--out", out]
+    steps = ["--step-covariates", tmp_path / "people.csv"]
+    said = mmlca_does(*common, *steps)
+    model = MixtureMarkov(1, seed=1, transitions="age + sex").fit(data)
+    loaded = MixtureMarkov.load(out / "model.json")
+    assert loaded.form.transitions == "age + sex"
+    assert loaded.step_params_.vector == pytest.approx(model.step_params_.vector)
+    effects = pd.read_csv(out / "step_coefficients.csv", keep_default_na=False)
+    expected = model.step_coefficients(data)
+    assert effects["se"].astype(float).to_numpy() == pytest.approx(expected["se"].to_numpy())
+    assert pd.read_csv(out / "step_terms.csv")["term"].tolist() == ["age", "age", "sex", "sex"]
+    assert "sex[M]" in said
+    by_window = pd.DataFrame(
+        {"id": np.repeat(data.ids, 12), "time": np.tile(range(1, 13), 250)}
+    ).assign(line=lambda x: np.where(x["time"] > 4, "second", "first"))
+    by_window.to_csv(tmp_path / "lines.csv", index=False)
+    options = ["--transitions", "line", "--shared", "destinations"]
+    mmlca_does(*common, "--step-covariates", tmp_path / "lines.csv", *options)
+    form = MixtureMarkov.load(out / "model.json").form
+    assert form.title == "by covariates (line), shared destinations"
+    by_window[10:].to_csv(tmp_path / "lines.csv", index=False)
+    lacking = refusal(*common, "--step-covariates", tmp_path / "lines.csv", *options)
+    assert "10 of 2,750 steps lack a covariate" in lacking
+    assert "--missing drop" in lacking
+    assert "--se and --bootstrap" in refusal(*common, *steps, "--se")
+    assert "--common-effects" in refusal(*common, "--common-effects")
+    assert "the sequences have none" in refusal(*common, "--transitions", "age")
 
 
 def test_mistakes(sequences: Path, tmp_path: Path) -> None:

@@ -212,18 +212,18 @@ def test_separation_is_said() -> None:
 def test_rows_are_matched_by_id() -> None:
     data = Sequences.from_codes([[0, 1], [1, 1], [0, 0]], ids=["c", "a", "b"])
     table = pd.DataFrame({"id": ["a", "b", "c", "d"], "x": [1, 2, 3, 4]})
-    assert align(table, data)["x"].tolist() == [3, 1, 2]
-    assert align(table.set_index("id"), data)["x"].tolist() == [3, 1, 2]
-    assert align(pd.Series([7, 8, 9], name="x"), data)["x"].tolist() == [7, 8, 9]
-    assert align([7, 8, 9], data)["x1"].tolist() == [7, 8, 9]
+    assert align(table, data.ids)["x"].tolist() == [3, 1, 2]
+    assert align(table.set_index("id"), data.ids)["x"].tolist() == [3, 1, 2]
+    assert align(pd.Series([7, 8, 9], name="x"), data.ids)["x"].tolist() == [7, 8, 9]
+    assert align([7, 8, 9], data.ids)["x1"].tolist() == [7, 8, 9]
     numbered = Sequences.from_codes([[0], [1]], ids=["1", "2"])
-    assert align({"id": [2, 1], "x": [5, 6]}, numbered)["x"].tolist() == [6, 5]
+    assert align({"id": [2, 1], "x": [5, 6]}, numbered.ids)["x"].tolist() == [6, 5]
     with pytest.raises(ValueError, match="2 rows of covariates for 3 patients"):
-        align(pd.DataFrame({"x": [1, 2]}), data)
+        align(pd.DataFrame({"x": [1, 2]}), data.ids)
     with pytest.raises(ValueError, match="several rows for 'a'"):
-        align(pd.DataFrame({"id": ["a", "a"], "x": [1, 2]}), data)
+        align(pd.DataFrame({"id": ["a", "a"], "x": [1, 2]}), data.ids)
     with pytest.raises(ValueError, match="no patient has covariates"):
-        align(pd.DataFrame({"id": ["x", "y"], "x": [1, 2]}), data)
+        align(pd.DataFrame({"id": ["x", "y"], "x": [1, 2]}), data.ids)
 
 
 def test_formulas() -> None:
