@@ -41,6 +41,7 @@ from mmlca.federation.steps import (
     refuse_fall,
     refuse_foreign_models,
     refuse_foreign_sums,
+    refuse_more_steps,
     refuse_other_models,
     refuse_other_way,
     step_memberships,
@@ -549,6 +550,8 @@ class Hospital:
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
+        if self.override is None and self.study_file is not None:
+            refuse_more_steps(step, self.study_file.ensemble.refine)
         self._refuse_foreign_step(step)
         if step.shared is None:
             _, membership = step_memberships(self, step)
