@@ -439,8 +439,8 @@ def refuse_more_steps(step: Step, agreed: int | str) -> None:
     if step.step > (-1 if agreed == "none" else int(agreed)):
         said = f'"{agreed}"' if isinstance(agreed, str) else agreed
         raise InputError(
-            f"the centre asks for sums of step {step.step} of a refinement, and the sites agreed on "
-            f"[ensemble] refine = {said}: each step tells the centre more. Nothing was written: "
+            f"the centre asks for sums of step {step.step} of a refinement, and the sites agreed "
+            f"on [ensemble] refine = {said}: each step tells the centre more. Nothing was written: "
             "ask the centre which study file it uses, or give an override that says in words why "
             "to go on."
         )

@@ -104,7 +104,7 @@ def treatment_lines(
 def keyed_paths(
     sequences: SequencesBySite, groups: Groups, min_count: int, key_of: Callable[[Any], str]
 ) -> pd.DataFrame:
-    """`treatment_paths` to be rounded, with a column `key`: what `key_of` calls a branch's patients.
+    """`treatment_paths` to be rounded, with what `key_of` calls the patients of each as `key`.
 
     The branch "others" may have fewer than `min_count` patients here.
     """
