@@ -36,6 +36,7 @@ from mmlca.federation.steps import (
     Refinement,
     agreed_form,
     check_agreed_models,
+    check_agreed_steps,
     check_clusters_kept,
     check_labelled_models,
     check_likelihood_kept,
@@ -565,6 +566,8 @@ class Hospital:
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
         self._check_own_part(step)
+        if self.override is None and self.study_file is not None:
+            check_agreed_steps(step, self.study_file.ensemble.refine)
         if step.shared is None:
             _, membership = step_memberships(self, step)
             return None, Notes(membership.argmax(axis=1).tolist(), {})

@@ -448,6 +448,25 @@ def check_likelihood_kept(before: float | None, now: float, step: int) -> None:
         )
 
 
+def check_agreed_steps(step: Step, agreed: int | str) -> None:
+    """Send sums as often as the sites agreed on.
+
+    The centre chooses the shared model of each step. All steps round with the same draws, so one
+    that shifts memberships a little from step to step finds out where a sum changes to the next
+    multiple, and with dozens of steps an exact number.
+    """
+    if agreed == "converge" or (step.shared is not None and step.shared.last):
+        return
+    if step.step > (-1 if agreed == "none" else int(agreed)):
+        said = f'"{agreed}"' if isinstance(agreed, str) else agreed
+        raise InputError(
+            f"the centre asks for sums of step {step.step} of a refinement, and the sites agreed "
+            f"on [ensemble] refine = {said}: each step tells the centre more. Nothing was written: "
+            "ask the centre which study file it uses, or give an override that says in words why "
+            "to go on."
+        )
+
+
 def _sent_sums(step: int, ledger: Ledger) -> Release:
     """What this site sent in a step, rounded or masked."""
     release = ledger.released_either_way(f"sums {step}")

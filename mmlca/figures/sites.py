@@ -94,15 +94,20 @@ def plot_site_differences(
     n_columns = max(len(m.labels) for m in maps.values()) + 1
     width = max(TWO_COLUMNS, TWO_COLUMNS / 5 * n_columns)
     labels = max(map(len, result.states)) * 0.36 * SMALL / 72  # inches below each map
-    height = 1.25 + len(names) * (0.4 + max(0.25, labels) + (width - 1.1) / n_columns)
+    of_map = (width - 1.1) / n_columns
+    letters = max(12, int(72 * of_map / (0.55 * TEXT)))
+    titles = {name: m.titles(letters) for name, m in maps.items()}
+    height = 1.25 + len(names) * (0.4 + max(0.25, labels) + of_map)
+    for row in titles.values():  # lines beyond the first two
+        height += 1.25 * TEXT / 72 * max(max(title.count("\n") for title in row) - 1, 0)
     width += extra_width(result.states, 0.8)
     figure = plt.figure(figsize=(width, height), layout="constrained")
     heights = [0.2, 1] * len(names) + [0.07]
     grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)
-    for row, name in enumerate(names):
-        axes = [figure.add_subplot(grid[2 * row + 1, column]) for column in range(n_columns)]
-        _draw_row(axes, maps[name], result.states)
-        above = figure.add_subplot(grid[2 * row, :])
+    for i, name in enumerate(names):
+        axes = [figure.add_subplot(grid[2 * i + 1, column]) for column in range(n_columns)]
+        _draw_row(axes, maps[name], titles[name], result.states)
+        above = figure.add_subplot(grid[2 * i, :])
         above.set_axis_off()
         text = _row_text(name, result.norms, pair)
         look: dict[str, Any] = {"va": "bottom", "fontsize": TEXT, "color": INK}
@@ -129,18 +134,26 @@ class _Maps:
             for pair in n
         ]
 
+    def titles(self, letters: int) -> list[str]:
+        """What is above the maps, in lines of at most so many letters."""
+        rows = zip(self.labels, self.n, strict=True)
+        texts = [[named(label, "Cluster"), n] for label, n in rows]
+        texts.append(["First states by cluster"])
+        return ["\n".join(title_lines(line, letters) for line in text) for text in texts]
 
-def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
+
+def _draw_row(
+    axes: list[Axes], maps: _Maps, titles: Sequence[str], states: tuple[str, ...]
+) -> None:
     for k, ax in enumerate(axes[:-1]):
         if k >= len(maps.labels):
             ax.set_axis_off()
             continue
         _heat_map(ax, maps.difference[k, :-1], maps.supported[k, :-1])
-        title = f"{named(maps.labels[k], 'Cluster')}\n{maps.n[k]}"
-        _label(ax, title, states, states if k == 0 else [])
+        _label(ax, titles[k], states, states if k == 0 else [])
     _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
     numbers = [str(k + 1) for k in range(len(maps.labels))]  # in the order of the maps
-    _label(axes[-1], "First states by cluster", states, numbers)
+    _label(axes[-1], titles[-1], states, numbers)
 
 
 def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.bool_]) -> None:
@@ -149,9 +162,8 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
 
     colours = colormaps[_COLOURS].with_extremes(bad=_NEVER)
     n_rows, n_columns = difference.shape
-    # a map with more rows than columns takes the whole width: numbers would not fit into squares
-    aspect: Any = "auto" if n_rows > n_columns else "equal"
-    ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1, aspect=aspect)
+    # maps take the whole width of their column: numbers would not fit into squares
+    ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1, aspect="auto")
     for i in range(n_rows):
         if not supported[i] and not np.isnan(difference[i]).all():
             look: dict[str, Any] = {"hatch": _LINES, "edgecolor": _HATCH, "linewidth": 0}
@@ -171,10 +183,7 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
-    inches = ax.get_position().width * ax.figure.bbox.width / ax.figure.dpi
-    letters = max(12, int(72 * inches / (0.5 * TEXT)))
-    lines = [title_lines(line, letters) for line in title.split("\n")]
-    ax.set_title("\n".join(lines), fontsize=TEXT, pad=3)
+    ax.set_title(title, fontsize=TEXT, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
     align = "right" if turn else "center"
     ax.set_xticks(
@@ -225,10 +234,12 @@ def _draw_key(ax: Axes, min_support: float, min_count: int, weak: bool, grey: bo
         text = f"fewer than {min_support:g} steps at a site"
         key[text] = Patch(facecolor="white", edgecolor=_HATCH, hatch=_LINES, linewidth=0)
     if grey:
-        few = f"; or {few_patients(min_count)}" if hides(min_count) else ""
+        few = f";\nor {few_patients(min_count)}" if hides(min_count) else ""
         key["nobody at a site, not in the norm" + few] = Patch(facecolor=_NEVER)
     if key:
-        ax.legend(key.values(), key.keys(), loc="center right", fontsize=SMALL, frameon=False)
+        look: dict[str, Any] = {"loc": "upper right", "fontsize": SMALL, "frameon": False}
+        # the layout would make all maps narrower to have room for wide words
+        ax.legend(key.values(), key.keys(), borderaxespad=0, **look).set_in_layout(False)
     ax.set_axis_off()
 
 

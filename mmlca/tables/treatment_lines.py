@@ -7,7 +7,9 @@ line.
 Small numbers are hidden by pruning. The paths of a group form a tree; a branch of fewer than
 `min_count` patients is put together with the smallest of its neighbours until the branch "others"
 holds enough, and is not followed further. So all that is shown are sums of sets of patients that
-are large enough, and nothing smaller follows from it.
+are large enough, and nothing smaller follows from it. Where every number is rounded at random
+afterwards (`keyed_paths`), rare branches are put together with each other only: whether there are
+any must not decide which others are shown.
 """
 
 from __future__ import annotations
@@ -216,7 +218,10 @@ def _first_at_most(times: pd.Series, share: pd.Series, level: float) -> float:
 def keyed_paths(
     sequences: SequencesBySite, groups: Groups, min_count: int, key_of: Callable[[Any], str]
 ) -> pd.DataFrame:
-    """`treatment_paths` with a column `key`, what `key_of` calls the patients of a branch."""
+    """`treatment_paths` to be rounded, with what `key_of` calls the patients of each as `key`.
+
+    The branch "others" may have fewer than `min_count` patients here.
+    """
     return by_group(
         sequences,
         groups,
@@ -280,9 +285,14 @@ class _Branch(NamedTuple):
 
 
 def _tree(
-    s: Sequences, max_lines: int, min_count: int, not_lines: Sequence[str] | None
+    s: Sequences,
+    max_lines: int,
+    min_count: int,
+    not_lines: Sequence[str] | None,
+    *,
+    few_others: bool = False,
 ) -> Iterator[_Branch]:
-    """All branches, each before its own ones."""
+    """All branches, each before its own ones; `few_others` lets "others" have few patients."""
     lines = line_codes(s, max_lines, _passed_over(s, not_lines)).astype(np.intp)
     lines[lines < 0] = s.n_states
     counted = s.weights > 0
@@ -293,19 +303,21 @@ def _tree(
         if branch.path:
             yield branch
         if len(branch.path) < max_lines and (not branch.path or branch.state < s.n_states):
-            waiting += reversed(_split(branch, lines[:, len(branch.path)], s.n_states, min_count))
+            state = lines[branch.rows, len(branch.path)]
+            waiting += reversed(_split(branch, state, s.n_states, min_count, few_others))
 
 
 def _split(
-    branch: _Branch, state: NDArray[np.intp], n_states: int, min_count: int
+    branch: _Branch, state: NDArray[np.intp], n_states: int, min_count: int, few_others: bool
 ) -> list[_Branch]:
     """The branches of a branch; rare ones together, or none at all if they would be too few."""
-    next_state = state[branch.rows]
-    parts = {int(code): branch.rows[next_state == code] for code in np.unique(next_state)}
+    parts = {int(code): branch.rows[state == code] for code in np.unique(state)}
     by_size = sorted(parts, key=lambda code: (len(parts[code]), code))
     rare = [code for code in by_size if is_small(len(parts[code]), min_count)]
     common = by_size[len(rare) :]
-    while rare and common and is_small(sum(len(parts[code]) for code in rare), min_count):
+    n_rare = sum(len(parts[code]) for code in rare)
+    while rare and common and not few_others and is_small(n_rare, min_count):
+        n_rare += len(parts[common[0]])
         rare.append(common.pop(0))
     if rare and not common and branch.path:
         return []
@@ -326,7 +338,8 @@ def _paths(
     key_of: Callable[[NDArray[np.intp]], str] | None = None,
 ) -> pd.DataFrame:
     names = branch_names(s.states)
-    total, branches = s.weights.sum(), list(_tree(s, max_lines, min_count, not_lines))
+    total = s.weights.sum()
+    branches = list(_tree(s, max_lines, min_count, not_lines, few_others=key_of is not None))
     rows = [
         (
             len(branch.path),

@@ -232,14 +232,15 @@ class PublicAttack(System):
     def _paths(self, view: str, by_time: pd.DataFrame) -> None:
         """Paths add up to those they continue; the first line is the first state.
 
-        A branch that is shown has at least a unit of patients; one that rounds to nothing is not.
+        A branch that is named has at least a unit of patients; one that rounds to nothing is not
+        shown.
         """
         first = next(iter(by_time["time"]))
         table = self._read("lines", view)
         for (site, group), rows in table.groupby(["site", "group"], sort=False):
             for row in rows.itertuples(index=False):
                 name = ("path", view, site, group, row.path)
-                self.unknown(name, self.unit)
+                self.unknown(name, 0 if row.state == "others" else self.unit)
                 self.shown(name, row.count)
                 if row.line == 1 and (view, site, group, first, row.path) in self.at:
                     self.add([name], (view, site, group, first, row.path))
@@ -731,15 +732,19 @@ class ResultsAttack(System):
             self.add([("path", *of, cut, (s,), False) for s in self.states], ("stay", *of))
         for row in self.rows("lines", view, group):
             name = ("line", *of, row.path)
-            self.unknown(name, self.unit)
+            self.unknown(name, 0 if row.state == "others" else self.unit)
             self.shown(name, row.count)
             if row.path in self.states:
                 self.add([name], ("begin", *of, row.path))
         parents: dict[str, list[Name]] = {}
         for row in self.rows("lines", view, group):
             parents.setdefault(row.parent, []).append(("line", *of, row.path))
-        for parent, parts in parents.items():  # the tree is cut by the exact numbers
-            self.at_most(parts, ("line", *of, parent) if parent else ("size", *of))
+        for parent, parts in parents.items():  # all others may be none, and then have no row
+            others = ("line", *of, f"{parent} → others" if parent else "others")
+            if others not in parts:
+                self.shown(others, 0)
+            whole = ("line", *of, parent) if parent else ("size", *of)
+            self.add(list({*parts, others}), whole)
 
     def _courses(self, view: str, group: int) -> None:
         of, part_of = (view, group), dict[Name, list[Name]]()

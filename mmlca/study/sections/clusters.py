@@ -231,9 +231,11 @@ def _with_rows(view: GroupCourses, table: pd.DataFrame) -> tuple[list[GroupInfo]
 
 def _lines(study: Study, findings: Findings, view: GroupCourses) -> Item:
     paths = view.tables.shown("paths")
-    pooled = (
-        "“Others”: branches of few patients, combined with the next smallest one so that their "
-        "number cannot be worked out."
+    pooled = "“Others”: branches of few patients, combined"
+    pooled += (
+        "."
+        if view.tables.rounded
+        else " with the next smallest one so that their number cannot be worked out."
     )
     return item_of_view(
         study,

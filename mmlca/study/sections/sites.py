@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from mmlca.study.results.groups import MOST_SITES
 from mmlca.study.results.site import is_rounded
 from mmlca.study.sections.section import Section
 from mmlca.study.words import number_word, sentences, window_name
+from mmlca.tables.disclosure import EVERYONE
 from mmlca.tables.norms import p_text
+from mmlca.tables.site_differences import OTHERS
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings
@@ -127,10 +130,32 @@ def _named_differences(
 ) -> pd.DataFrame:
     """All differences as the release shows them, with the names of the groups."""
     names, of_clusters = findings.names.groups, findings.cluster_names
-    shown = differences.shown(0 if is_rounded(findings.results) else study.privacy.min_count)
+    if is_rounded(findings.results):
+        shown = _with_sizes(findings, differences.shown(0))
+    else:
+        shown = differences.shown(study.privacy.min_count)
     pairs = shown[["membership", "cluster"]].itertuples(index=False)
     called = [names.get(membership, of_clusters)[cluster] for membership, cluster in pairs]
     return shown.drop(columns=["patients_first", "patients_second"]).assign(cluster=called)
+
+
+def _with_sizes(findings: Findings, shown: pd.DataFrame) -> pd.DataFrame:
+    """Differences of rounded counts, with the sizes of groups that the rest of the page shows.
+
+    Rounded numbers of patients by first state do not add up to them.
+    """
+    pairs = {f"{a} − {b}": [a, b] for a, b in combinations(findings.sites, 2)}
+    pairs |= {f"{site} − {OTHERS}": [site, OTHERS] for site in findings.sites}
+    shown = shown.copy()
+    first = shown["quantity"] == "initial"
+    for (view, pair, group), rows in shown[first].groupby(["membership", "sites", "cluster"]):
+        sizes = findings.sizes.get(view, pd.DataFrame())
+        if group in sizes:
+            n = sizes[group]
+            others = n[EVERYONE] - n[pairs[pair][0]]
+            both = [others if site == OTHERS else n[site] for site in pairs[pair]]
+            shown.loc[rows.index, ["n_first", "n_second"]] = both
+    return shown
 
 
 def _differences_of(
@@ -170,7 +195,8 @@ def _differences_of(
 
 def _rests_on(row: Mapping[str, Any]) -> str:
     few = "" if row["supported"] else ", few"
-    return f"from {row['n_first']:,.0f} and {row['n_second']:,.0f} transitions{few}"
+    what = "patients" if row["quantity"] == "initial" else "transitions"
+    return f"from {row['n_first']:,.0f} and {row['n_second']:,.0f} {what}{few}"
 
 
 # --- methods and cautions -----------------------------------------------------------------

@@ -10,7 +10,8 @@ import json
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -23,8 +24,10 @@ import font
 import mmlca
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, label_unit, round_counts, round_sums, shared_draws
+from font.exchange.messages.refinement import MOST_STEPS, Step
 from font.refinement import site_step
 from mmlca.federation.markov_kind import expected_counts, markov_support
+from mmlca.federation.steps import check_agreed_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 M = 11
@@ -615,3 +618,68 @@ def two_runs(
         (path,) = site.fit()
         contents.append(font.read_model(path).content)
     return contents
+
+
+# --- a centre that chooses the shared model of each step --------------------------------------
+
+
+def test_dozens_of_chosen_steps_tell_an_exact_count() -> None:
+    """Attack: shift memberships little by little, and see where a sum reaches the next multiple.
+
+    Other patients of a cluster (300, all known to be there) belong to it with the probability q,
+    three more with p. The places in q of two jumps give the number of the others and the draw; how
+    far p = 1 moves a jump gives the three. That is why a site answers the steps that were agreed
+    on and no others.
+    """
+    others, few, unit = 300, 3, 11
+    draws = b"k" * 32
+    asked = 0
+
+    def shown(q: float, p: float) -> int:
+        nonlocal asked
+        asked += 1
+        sums = np.array([[others * q + few * p]])
+        support = np.array([[float(others + few)]])
+        return int(round_sums(sums, support, unit, SecretDraws(draws)).values[0, 0])
+
+    def jump(low: float, high: float, p: float, level: int) -> float:
+        """Where in q the sum is first written as so many units."""
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            low, high = (low, middle) if shown(middle, p) >= level else (middle, high)
+        return high
+
+    level = shown(0.5, 0.0) // unit * unit
+    first = jump(0.4, 0.6, 0.0, level)
+    next_one = jump(0.4, 0.6, 0.0, level + unit)
+    moved = jump(first - 0.03, first, 1.0, level)
+    number = unit / (next_one - first)
+    assert number == pytest.approx(others, abs=3)
+    assert round((first - moved) * number) == few
+    assert 20 < asked <= MOST_STEPS
+
+
+@pytest.mark.parametrize(
+    ("agreed", "step", "refused"),
+    [
+        ("none", 0, True),
+        (0, 0, False),
+        (0, 1, True),
+        (1, 1, False),
+        (1, 2, True),
+        ("converge", 49, False),
+    ],
+)
+def test_a_site_answers_as_many_steps_as_were_agreed_on(
+    agreed: int | str, step: int, refused: bool
+) -> None:
+    shared = SimpleNamespace(last=False) if step else None
+    asked = cast(Step, SimpleNamespace(step=step, shared=shared))
+    if refused:
+        with pytest.raises(InputError, match=rf"sums of step {step} .* refine = \"?{agreed}"):
+            check_agreed_steps(asked, agreed)
+    else:
+        check_agreed_steps(asked, agreed)
+    if step:  # the last file only brings the patients' clusters
+        last = SimpleNamespace(step=step, shared=SimpleNamespace(last=True))
+        check_agreed_steps(cast(Step, last), agreed)

@@ -102,7 +102,10 @@ def test_tables_of_courses_together_leave_small_numbers_open(seed: int) -> None:
 
 
 def test_a_small_set_of_patients_has_one_draw_in_all_tables() -> None:
-    """Three patients who are in B always: by windows, begins, ends and paths, in all views."""
+    """Three patients who are in B always: by windows, begins, ends and paths, in all views.
+
+    The rows of the tree of lines do not show that there are any.
+    """
     rows = ["A" * 8] * 77 + ["B" * 8] * 3
     data = mmlca.Sequences.from_lists([list(row) for row in rows], states=["A", "B"])
     views = dict.fromkeys(("ensemble", "own", "refined"), np.ones(80, dtype=int))
@@ -111,7 +114,10 @@ def test_a_small_set_of_patients_has_one_draw_in_all_tables() -> None:
         shown = tables["windows"].query("state == 'B'")["count"].tolist()
         ends = tables["ends"].query("state == 'B'")
         shown += [*ends["begin"], *ends["end"]]
+        first = tables["lines"].query("line == 1")
+        shown += first.query("state == 'others'")["count"].tolist()
         assert len(set(shown)) <= 1
+        assert set(first["state"]) == ({"A", "others"} if M in shown else {"A"})
 
 
 def test_no_row_shows_that_there_is_one_patient() -> None:
@@ -137,7 +143,7 @@ def rows_of(tables: dict[str, pd.DataFrame]) -> set[tuple[Any, ...]]:
     """What the rows of tables of counts are about, without their numbers."""
     about = ("view", "other", "group", "other_group", "rank", "windows", "longest", "line", "more")
     rows: set[tuple[Any, ...]] = set()
-    for name in ("windows", "ends", "spans", "switches", "steps", "step_rows", "overlaps"):
+    for name in ("windows", "ends", "spans", "switches", "steps", "step_rows", "overlaps", "lines"):
         table = tables[name]
         columns = [c for c in table if table[c].dtype == object or c in about]
         texts = table[columns].astype(str).itertuples(index=False, name=None)

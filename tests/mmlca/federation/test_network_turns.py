@@ -16,6 +16,7 @@ from commands import invoke, mmlca_does, refusal
 from network_folders import SITES, Network, again, copy
 
 import mmlca
+from font.errors import InputError
 from mmlca.federation.ledger import Ledger
 
 ENV = os.environ | {"PYTHONPATH": str(Path(mmlca.__file__).parents[1])}
@@ -160,6 +161,22 @@ def test_two_centres_are_noticed(fitted: Network, tmp_path: Path) -> None:
     network.answer("north")
     words = "has other requests than those that this site has answered already in round 1"
     assert words in refusal("site", "run", *network.of("north"))
+
+
+def test_a_centre_that_asks_for_sums_nobody_agreed_on_gets_none(
+    labelled: Network, tmp_path: Path
+) -> None:
+    network = again(labelled, tmp_path)
+    network.post()
+    network.centre()
+    site = mmlca.Hospital.from_study(
+        network.study,
+        site_file=tmp_path / "north" / "site.toml",
+        folder=tmp_path / "north" / "private",
+    )
+    with pytest.raises(InputError, match=r'sums of step 0 .* refine = "none"'):
+        site.refine(tmp_path / "centre" / "outbox" / "ensemble.json")
+    assert not list((tmp_path / "north").rglob("*sums*"))
 
 
 # --- two processes, and processes that are killed --------------------------------------------
