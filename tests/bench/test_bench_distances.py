@@ -18,7 +18,7 @@ pytestmark = pytest.mark.bench
 
 def many(n: int, n_distinct: int) -> Sequences:
     """n patients with so many distinct sequences, a few of which most patients share."""
-    data = ra_like(4 * n_distinct)
+    data = ra_like(10 * n_distinct)
     first, number = data.distinct()
     common = np.argsort(-np.bincount(number), kind="stable")[:n_distinct]
     assert len(common) == n_distinct
