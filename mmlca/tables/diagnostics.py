@@ -30,7 +30,7 @@ from mmlca.model.params import (
     in_states,
 )
 from mmlca.sequences.checks import listed
-from mmlca.sequences.forms import PLAIN, Form, layout_of
+from mmlca.sequences.forms import PLAIN, Form, bins_of, layout_of
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import (
     add_totals,
@@ -51,6 +51,7 @@ _SHOWN_DIGITS = 2  # decimals of shares where small numbers are hidden
 _REFIT = 50  # EM updates on the sequences drawn for the tests
 _HALVES = ("first half", "second half")
 N_TESTS = 4
+_STAYS = (2, 4)  # cut points of the chains by time in state whose gain is given
 _WORDS = {
     "memory beyond one step": "The next state depends on more than the present one and the class "
     "({}): first-order chains are a simplification, or there are more classes.",
@@ -61,6 +62,12 @@ _WORDS = {
     "steps by half": "Transition probabilities differ between the first and the second half of the "
     "time ({}); the model assumes that they are constant.",
 }
+_RICHER = {
+    "memory beyond one step": "second-order chains",
+    "length of stays": f"chains by time in state ({', '.join(Form(_STAYS).bins)} windows)",
+    "steps by half": "chains with other probabilities in each half",
+}
+_SIZES = ((0.1, "very small"), (0.3, "small"), (0.5, "medium"))  # Cohen's words for effects below
 Floats = NDArray[np.float64]
 
 
@@ -89,8 +96,14 @@ class Diagnostics:
     tests : DataFrame
         What is tested, `statistic`, `typical` (its mean in sequences drawn from the model),
         `effect` (its size: √((statistic − typical)/n) for n events, at least 0; Cohen called 0.1
-        small, 0.3 medium and 0.5 large), `p_value`, `p_holm`, adjusted for the number of tests
-        by Holm's method, and `events`: how many (n) the statistic is about.
+        small, 0.3 medium and 0.5 large), `bic_gain`, `p_value`, `p_holm`, adjusted for the number
+        of tests by Holm's method, and `events`: how many (n) the statistic is about.
+
+        `bic_gain` is by how much richer chains improve the BIC while memberships stay: chains of
+        second order, by time in state (1, 2–3 and 4+ windows), or with other probabilities in each
+        half. It is the likelihood-ratio statistic less the number of further probabilities, of
+        cells that occur, times log(number of patients). Missing where there are no such chains,
+        and for models whose chains are not plain.
     alike : float
         Smallest distance between two classes (mean total variation of their rows, weighted by
         how often these are visited): 0 if equal.
@@ -175,7 +188,7 @@ class Diagnostics:
             expected=stays["expected"].round(_SHOWN_DIGITS).mask(few),
         )
         stays = stays.drop(columns=["n", "left_ever", "stayed_ever", *tiny])
-        digits = {"statistic": 1, "typical": 1, "effect": _SHOWN_DIGITS}
+        digits = {"statistic": 1, "typical": 1, "effect": _SHOWN_DIGITS, "bic_gain": 0}
         return replace(
             self,
             classification=classification,
@@ -189,11 +202,22 @@ class Diagnostics:
 
 
 def cautions_of_tests(tests: pd.DataFrame) -> list[str]:
-    """Evidence of tests against the model, in sentences; empty if there is none."""
+    """Evidence of tests against the model, in sentences; empty if there is none.
+
+    With many patients everything is significant. Sentences say how large the effect is and what
+    richer chains would gain; there is none where they gain nothing by their BIC.
+    """
     notes = []
-    for row in tests[tests["p_holm"] <= _DOUBT].to_dict("records"):
-        size = f"adjusted p = {row['p_holm']:.2g}, effect {row['effect']:.2f}"
-        notes.append(_WORDS[row["test"]].format(size))
+    doubtful = (tests["p_holm"] <= _DOUBT) & ~(tests["bic_gain"] <= 0)
+    for row in tests[doubtful].to_dict("records"):
+        effect = row["effect"]
+        size = next((word for limit, word in _SIZES if effect < limit), "large")
+        parts = [f"a {size} effect: {effect:.2f}"]
+        if row["bic_gain"] > 0:
+            gain = f"{row['bic_gain']:,.0f}" if row["bic_gain"] >= 1 else "less than 1"
+            parts.append(f"{_RICHER[row['test']]} would improve the BIC by {gain}")
+        parts.append(f"adjusted p = {row['p_holm']:.2g}")
+        notes.append(_WORDS[row["test"]].format("; ".join(parts)))
     return notes
 
 
@@ -293,10 +317,15 @@ def diagnose_clusters(
 
 
 def add_up_tests(tests: Sequence[pd.DataFrame], drawn: Sequence[Floats]) -> pd.DataFrame:
-    """The tests of all sites together: statistics are added up, and so are those of drawn sets."""
-    value = np.sum([table["statistic"] for table in tests], axis=0)
-    events = np.sum([table["events"] for table in tests], axis=0)
-    return _test_table(value, np.sum(drawn, axis=0), events)
+    """The tests of all sites together: statistics are added up, and so are those of drawn sets.
+
+    So are the gains: they are those of richer chains of each site's own.
+    """
+    value, events, gain = (
+        np.sum([table[name] for table in tests], axis=0)
+        for name in ("statistic", "events", "bic_gain")
+    )
+    return _test_table(value, np.sum(drawn, axis=0), events, gain)
 
 
 class Counts:
@@ -420,7 +449,9 @@ def _compare(
         _states(counts, params, assigned),
         _steps(counts, params, assigned),
         _stays(counts, params, assigned),
-        _test_table(np.array(_statistics(counts, params)), drawn, _n_events(counts)),
+        _test_table(
+            np.array(_statistics(counts, params)), drawn, _n_events(counts), _gains(counts, params)
+        ),
         _alike(counts, params),
         np.asarray(params.weights),
         drawn,
@@ -649,6 +680,37 @@ def _statistics(counts: Counts, params: AnyParams) -> list[float]:
         ]
 
 
+def _gains(counts: Counts, params: AnyParams) -> Floats:
+    """How much richer chains improve the BIC, in the order of `_WORDS`; NaN without any."""
+    if not isinstance(params, MarkovParams):
+        return np.full(N_TESTS, np.nan)
+    s = counts.n_states
+    patient, event, leaves = counts.durations()
+    bins = Form(_STAYS).n_bins
+    duration, state = divmod(event, s)
+    place = (bins_of(_STAYS, duration + 1) * s + state) * 2 + leaves
+    stays = counts.total(patient, place, bins * s * 2).reshape(-1, bins, s, 2)
+    halves = counts.total(*counts.steps(), 2 * s * s).reshape(-1, 2, s, s)
+    n = float(counts.data.weights.sum())
+    with np.errstate(over="ignore"):  # absurdly large weights may make them infinite
+        return np.array(
+            [bic_gain(counts.triples(), n), bic_gain(stays, n), np.nan, bic_gain(halves, n)]
+        )
+
+
+def bic_gain(table: Floats, n: float) -> float:
+    """By how much the BIC of n patients is better if the last axis depends on the second, too.
+
+    Shares on the last axis of the table (K, A, S, B) depend on the class and the state, or also on
+    the second axis. Cells that occur in no class have no probability to estimate.
+    """
+    seen = table.sum(axis=0) > 0
+    richer, plain = (
+        np.maximum(cells.sum(axis=-1) - 1, 0).sum() for cells in (seen, seen.any(axis=0))
+    )
+    return float(dependence(table) - len(table) * (richer - plain) * np.log(n))
+
+
 def _n_events(counts: Counts) -> Floats:
     """How many events each of the four statistics is about, by weight."""
     weights = counts.data.weights
@@ -687,7 +749,7 @@ def _drawn_statistics(
     return np.array(drawn)
 
 
-def _test_table(value: Floats, drawn: Floats, events: Floats) -> pd.DataFrame:
+def _test_table(value: Floats, drawn: Floats, events: Floats, gain: Floats) -> pd.DataFrame:
     """The table of tests, from the statistics and those of sequences drawn from the model."""
     typical = drawn.mean(axis=0)
     p = (1 + (drawn >= value - 1e-9).sum(axis=0)) / (len(drawn) + 1)
@@ -699,6 +761,7 @@ def _test_table(value: Floats, drawn: Floats, events: Floats) -> pd.DataFrame:
             "statistic": value,
             "typical": typical,
             "effect": np.sqrt(excess),
+            "bic_gain": gain,
             "p_value": p,
             "p_holm": holm(p.tolist()),
             "events": events,

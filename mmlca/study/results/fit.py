@@ -159,6 +159,7 @@ PART = Part(
             "statistic": Column("number", "of the patients"),
             "typical": Column("number", "mean in sequences drawn from the model"),
             "effect": Column("number", "size of the effect"),
+            "bic_gain": Column("number", "improvement of the BIC by richer chains"),
             "p_value": Column("number", "share of drawn sets with a larger statistic"),
             "events": Column("count", "how many events the statistic is about"),
         },

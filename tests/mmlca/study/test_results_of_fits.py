@@ -132,15 +132,17 @@ def test_tests_of_all_sites_are_sums(exact: Fits, patients: dict[str, SitePatien
 
 
 def test_added_tests_by_hand() -> None:
+    gains = [[4.0, -9.0, np.nan, 1.0], [2.0, 3.0, np.nan, 1.0]]
     tests = [
-        pd.DataFrame({"statistic": [10.0] * 4, "events": [100.0] * 4}),
-        pd.DataFrame({"statistic": [30.0] * 4, "events": [300.0] * 4}),
+        pd.DataFrame({"statistic": [10.0] * 4, "events": [100.0] * 4, "bic_gain": gains[0]}),
+        pd.DataFrame({"statistic": [30.0] * 4, "events": [300.0] * 4, "bic_gain": gains[1]}),
     ]
     drawn = [np.full((3, 4), 8.0), np.array([[20.0] * 4, [28.0] * 4, [40.0] * 4])]
     found = add_up_tests(tests, drawn)
     assert found["statistic"].tolist() == [40.0] * 4
     assert found["typical"].tolist() == pytest.approx([8 + 88 / 3] * 4)
     assert found["p_value"].tolist() == [0.5] * 4  # one of three sets reaches 40
+    assert found["bic_gain"].tolist() == pytest.approx([6, -6, np.nan, 2], nan_ok=True)
     assert found["effect"].tolist() == pytest.approx([np.sqrt((40 - 8 - 88 / 3) / 400)] * 4)
 
 

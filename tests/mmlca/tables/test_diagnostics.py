@@ -11,7 +11,7 @@ import pytest
 
 import mmlca
 from mmlca.model.forms import state_shares
-from mmlca.tables.diagnostics import dependence
+from mmlca.tables.diagnostics import bic_gain, cautions_of_tests, dependence
 from mmlca.tables.disclosure import is_small
 
 mpl.use("Agg")
@@ -295,6 +295,86 @@ def test_effects_are_sizes_and_not_p_values() -> None:
         for data in (_second_order(300, 1), _second_order(3_000, 2))
     )
     assert few == pytest.approx(many, rel=0.15)
+
+
+def test_gains_are_the_differences_of_the_bic_of_fitted_chains() -> None:
+    data = _slower(400, 3)
+    plain = mmlca.MixtureMarkov(1, prior=0).fit(data)
+    gain = mmlca.diagnose(plain, data, n_sim=1, seed=1).tests.set_index("test")["bic_gain"]
+    log_n = np.log(400)
+    by_stay = mmlca.MixtureMarkov(1, prior=0, stays=(2, 4)).fit(data)
+    # two states, each with three probabilities of leaving instead of one
+    better = 2 * (by_stay.loglik_ - plain.loglik_) - 4 * log_n
+    assert gain["length of stays"] == pytest.approx(better)
+    assert gain["length of stays"] == pytest.approx(plain.bic() - by_stay.bic())
+    by_half = mmlca.MixtureMarkov(1, prior=0, periods=(7,)).fit(data)
+    assert gain["steps by half"] == pytest.approx(plain.bic() - by_half.bic())
+    assert np.isnan(gain["states over time"])
+
+
+def test_the_gain_of_second_order_chains_equals_naive_loops() -> None:
+    data = _second_order(200, 4)
+    found = mmlca.diagnose(mmlca.MixtureMarkov(1).fit(data), data, n_sim=1, seed=1)
+    loglik = {}
+    for order in (1, 2):
+        pairs: dict[tuple[int, ...], dict[int, int]] = {}
+        for codes in data.codes:
+            for t in range(2, len(codes)):
+                after = pairs.setdefault(tuple(codes[t - order : t]), {})
+                after[codes[t]] = after.get(codes[t], 0) + 1
+        loglik[order] = sum(
+            n * np.log(n / sum(after.values())) for after in pairs.values() for n in after.values()
+        )
+    gain = 2 * (loglik[2] - loglik[1]) - (9 * 2 - 3 * 2) * np.log(200)
+    assert found.tests["bic_gain"][0] == pytest.approx(gain)
+    assert found.tests["bic_gain"][0] > 100
+    (text,) = cautions_of_tests(found.tests.assign(p_holm=[0.01, 1, 1, 1]))
+    assert f"second-order chains would improve the BIC by {gain:,.0f};" in text
+
+
+def test_cells_that_do_not_occur_cost_nothing() -> None:
+    # after B, B nobody is seen: of four rows three occur, and A, A is always followed by A
+    triples = np.zeros((1, 2, 2, 2))
+    triples[0, 0, 0], triples[0, 1, 0], triples[0, 0, 1] = [30, 0], [10, 10], [5, 5]
+    seen = 2 * (30 * np.log(50 / 40) + 10 * np.log(0.5 / 0.8) + 10 * np.log(0.5 / 0.2))
+    assert bic_gain(triples, 60) == pytest.approx(seen)
+    triples[0, 0, 0, 1] = 1
+    assert bic_gain(triples, 60) == pytest.approx(dependence(triples) - np.log(60))
+
+
+def test_gains_of_the_right_chains_are_losses() -> None:
+    for seed in range(5):
+        data, _ = mmlca.simulate(CHAINS, 400, 12, seed=seed)
+        model = mmlca.MixtureMarkov(2, seed=1).fit(data)
+        gain = mmlca.diagnose(model, data, n_sim=1, seed=1).tests["bic_gain"]
+        assert (gain.dropna() < 0).all()
+        assert gain.notna().sum() == 3
+
+
+def test_a_significant_test_without_a_gain_is_no_caution() -> None:
+    tests = pd.DataFrame(
+        {
+            "test": ["memory beyond one step", "length of stays", "states over time"],
+            "effect": [0.05, 0.2, 0.6],
+            "bic_gain": [-3.0, 1234.4, np.nan],
+            "p_holm": [0.01, 0.01, 0.01],
+        }
+    )
+    stays, states = cautions_of_tests(tests)
+    assert stays == (
+        "The probability of leaving a state changes with the time spent in it (a small effect: "
+        "0.20; chains by time in state (1, 2–3, 4+ windows) would improve the BIC by 1,234; "
+        "adjusted p = 0.01); the model assumes that it is constant, so it describes lengths of "
+        "treatment only roughly."
+    )
+    assert "(a large effect: 0.60; adjusted p = 0.01)" in states
+    assert not cautions_of_tests(tests.assign(p_holm=0.06))
+
+
+def test_chains_that_are_not_plain_have_no_gains() -> None:
+    data = _slower(200, 1)
+    model = mmlca.MixtureMarkov(1, stays=(2, 4)).fit(data)
+    assert mmlca.diagnose(model, data, n_sim=1, seed=1).tests["bic_gain"].isna().all()
 
 
 def test_follow_up_that_ends_by_state_is_no_misfit() -> None:
