@@ -22,7 +22,8 @@ from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
 from mmlca.model.covariates import complete, learn, separation
 from mmlca.model.inference import OVERLAP, clarity
-from mmlca.model.params import AnySequences, Floats, in_states
+from mmlca.model.params import AnySequences, Floats, Seed, in_states
+from mmlca.model.posterior import draw_first_step
 from mmlca.model.settings import Correction as Correction
 from mmlca.model.third_step import (
     Logit,
@@ -30,7 +31,6 @@ from mmlca.model.third_step import (
     Part,
     Response,
     Step,
-    first_step,
     parts_of,
     sandwich,
     solve,
@@ -76,6 +76,7 @@ def three_step(
     *,
     weights: ArrayLike | None = None,
     sequences: AnySequences | None = None,
+    seed: Seed = 1,
 ) -> ThreeStep:
     """Compare the classes in an outcome, or see how membership depends on covariates.
 
@@ -164,6 +165,9 @@ def three_step(
     x = np.where(used[:, None], x, 0.0)
     if len(terms) and response is not None:
         x = np.where(used[:, None], x - np.average(x, axis=0, weights=case * used), 0.0)
+    tables = None
+    if model is not None and data is not None and correction is not None:
+        p, tables = draw_first_step(model.params_, data, assigned, case, seed)
     step = Step(p, assigned, case, case * used, correction)
     parts = parts_of(response, x, step)
     theta, moved = solve(parts, step)
@@ -179,10 +183,7 @@ def three_step(
             ReportWarning,
             stacklevel=2,
         )
-    first = None
-    if model is not None and data is not None and correction is not None:
-        first = first_step(model.params_, data, assigned, case)
-    covariance = sandwich(parts, step, theta, first)
+    covariance = sandwich(parts, step, theta, tables)
 
     # membership is shown only where it is the question
     rows = _rows_of(parts[-1], labels, terms, response)
