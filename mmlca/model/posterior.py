@@ -87,7 +87,9 @@ class _Gibbs:
         members = em.e_step(self.patterns, self.params, self.shares).posterior
         members = np.where(weights[:, None] > 0, members, 1.0)  # the others may be impossible
         members /= members.sum(axis=1, keepdims=True)
-        whole = np.floor(weights + self.rng.random(len(weights))).astype(np.int64)  # right on average
+        whole = np.floor(weights + self.rng.random(len(weights))).astype(
+            np.int64
+        )  # right on average
         drawn = self.rng.multinomial(whole, members).astype(float)
         counts = (self.visits.plain.T @ drawn).T
         if len(self.visits.gaps):
