@@ -13,7 +13,6 @@ variances have all three parts.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,13 +20,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.errors import InputError, ReportWarning
+from font.errors import InputError
 from mmlca.model.third_step import Step, errors_of
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.intp]
 
 _STEP = 1e-5
+_CLEARLY = 2.0
 _FLAT = 1e-7  # scaled curvature below which a regression has no finite solution
 _MOST_STEPS, _FURTHEST = 100, 25.0
 
@@ -108,12 +108,25 @@ def _ratio(part: ArrayLike, whole: Floats) -> Floats:
     return result
 
 
+def followed(weight: Floats, place: Whole, n_times: int) -> NDArray[np.bool_]:
+    """Whether a class can be told from nobody at each time, and at all before.
+
+    Wrong assignments leave noise in the sum of the weights of those at risk, with a variance that
+    Σ (w² − w) estimates. The sum has to be at least twice as large as the square root.
+    """
+    sums = [np.bincount(place, part, n_times)[::-1] for part in (weight, weight**2)]
+    at_risk, squared = (np.cumsum(part)[::-1] for part in sums)
+    noise = np.sqrt(np.maximum(squared - at_risk, 0.0))
+    known = (at_risk >= _CLEARLY * noise) & (at_risk > -1e-9)
+    return np.asarray(np.cumprod(known), dtype=bool)
+
+
 def class_curves(time: Floats, event: Whole, members: Members) -> list[pd.DataFrame]:
     """The curve of each class: `time`, `at_risk`, `effective`, `events`, `left`, `survival`, `se`.
 
     `at_risk`, `events` and `left` are sums of weights. `effective` is the number of patients who
     would be as informative if their class were known, (Σw)² / Σw² of those at risk. The curve ends
-    before this falls below 1: from there on the sum is mostly noise. Shares are kept between 0
+    where the class can no longer be told from nobody, see `followed`. Survival is kept between 0
     and 1, and from rising.
     """
     times, place = np.unique(time, return_inverse=True)
@@ -132,11 +145,10 @@ def class_curves(time: Floats, event: Whole, members: Members) -> list[pd.DataFr
         squares, cross = _influence_sums(curve, weight, place, event, terms)
         variance = squares + 2 * (cross * slope).sum(axis=1)
         variance += ((slope @ spread) * slope).sum(axis=1)
-        noise = np.asarray(np.cumsum(np.bincount(place, weight**2, len(times))[::-1])[::-1], float)
-        effective = _ratio(curve.at_risk**2, noise)
+        squared = np.asarray(np.cumsum(np.bincount(place, weight**2, len(times))[::-1])[::-1])
+        effective = _ratio(curve.at_risk**2, squared)
         here = np.bincount(place, np.abs(weight), len(times)) > 0
-        known = (curve.at_risk > 0) & (effective >= 1 - 1e-9)
-        here &= np.cumprod(known | ~here).astype(bool)
+        here &= followed(weight, place, len(times))
         share = np.clip(np.maximum.accumulate(curve.incidence), 0.0, 1.0)
         gone = curve.at_risk - np.append(curve.at_risk[1:], 0.0)
         frame = pd.DataFrame(
@@ -195,40 +207,11 @@ def _influence_sums(
 class Hazards(NamedTuple):
     """Log hazard ratios of the classes but the first, then of the covariates.
 
-    `covariance` (p, p) is that of `estimate` (p,); `unused` events came where too few were at risk.
+    `covariance` (p, p) is that of `estimate` (p,).
     """
 
     estimate: Floats
     covariance: Floats
-    unused: int
-
-
-class _Stratum:
-    """The patients of a stratum, whose baseline hazard is their own."""
-
-    def __init__(self, time: Floats, event: NDArray[np.bool_], rows: Whole) -> None:
-        self.rows = rows
-        times, self.place = np.unique(time[rows], return_inverse=True)
-        self.n_times = len(times)
-        self.event = event[rows]
-        self.tied = np.bincount(self.place[self.event], minlength=self.n_times)
-        self.at = np.repeat(np.arange(self.n_times), self.tied)  # the time of each event
-        first = np.cumsum(self.tied) - self.tied
-        order = np.arange(len(self.at)) - first[self.at]
-        self.part = order / np.maximum(self.tied[self.at], 1)  # of the tied who are taken out
-
-    def at_risk(self, values: Floats) -> Floats:
-        """Sums over those at risk at each event."""
-        sums = np.zeros((self.n_times, *values.shape[1:]))
-        np.add.at(sums, self.place, values)
-        return np.asarray(np.cumsum(sums[::-1], axis=0)[::-1][self.at])
-
-    def efron(self, values: Floats) -> Floats:
-        """The same, without a part of those who have the event at the same time."""
-        tied = np.zeros((self.n_times, *values.shape[1:]))
-        np.add.at(tied, self.place[self.event], values[self.event])
-        part = self.part.reshape(-1, *[1] * (values.ndim - 1))
-        return np.asarray(self.at_risk(values) - part * tied[self.at])
 
 
 def class_hazards(
@@ -236,143 +219,151 @@ def class_hazards(
 ) -> Hazards:
     """Cox regression on classes and covariates z (n, q), with robust variances.
 
-    A patient is at risk once in each class, with the weight for the class. Events with fewer than
-    one effective patient at risk, which the noise of negative weights makes rare, are left out with
-    all later ones of their stratum.
+    A patient is at risk once in each class, with the weight for the class, as long as the class is
+    `followed` in the stratum.
     """
-    blocks = [_Stratum(time, event, np.flatnonzero(strata == s)) for s in np.unique(strata)]
     weights = members.weights(members.step.errors)
-    beta = _newton(blocks, weights, z)
-    score = _Score(blocks, weights, z, beta)
-    slope = members.slopes(lambda at: _Score(blocks, members.weights(at), z, beta).total)
-    terms = members.error_terms()
-    influence = score.residuals() + terms @ slope.T
+    parts = [np.flatnonzero(strata == s) for s in np.unique(strata)]
+    blocks = [_Stratum(time, event, z, rows, weights) for rows in parts]
+    beta = _newton(blocks, weights)
+    slope = members.slopes(lambda at: _score(blocks, members.weights(at), beta)[0])
+    residuals = np.zeros((len(time), len(beta)))
+    for block in blocks:
+        residuals[block.rows] = block.residuals(weights, beta)
+    influence = residuals + members.error_terms() @ slope.T
     spread = influence.T @ influence + slope @ members.error_spread() @ slope.T
-    bread = np.linalg.inv(score.information)
-    return Hazards(beta, bread @ spread @ bread.T, score.unused)
+    bread = np.linalg.inv(_score(blocks, weights, beta)[1])
+    return Hazards(beta, bread @ spread @ bread.T)
 
 
-class _Score:
-    """The score of the weighted partial likelihood at `beta`, and what belongs to it."""
+class _Events(NamedTuple):
+    """For each event in a stratum: its weight, and S0, S1 and S2 of those at risk."""
 
-    def __init__(self, blocks: list[_Stratum], weights: Floats, z: Floats, beta: Floats) -> None:
-        k = weights.shape[1]
-        self.blocks, self.case = blocks, weights.sum(axis=1)
-        slopes = z @ beta[k - 1 :]
-        each = weights * np.exp(np.append(0.0, beta[: k - 1]) + slopes[:, None])
-        self.risk = each.sum(axis=1)
-        self.first = np.hstack([each[:, 1:], z * self.risk[:, None]])
-        # Σ_k w_k x_k of each patient, with the classes' indicators and z as x
-        self.own = np.hstack([weights[:, 1:], z * self.case[:, None]])
-        self.total = np.zeros(len(beta))
-        self.information = np.zeros((len(beta), len(beta)))
-        self.unused = 0
-        self._parts = []
-        for block in blocks:
-            rows = block.rows
-            risk, first = block.efron(self.risk[rows]), block.efron(self.first[rows])
-            whole, noise = block.at_risk(self.risk[rows]), block.at_risk(self.risk[rows] ** 2)
-            enough = (risk > 0) & (whole > 0) & (whole**2 >= (1 - 1e-9) * noise)
-            used = np.cumprod(enough).astype(bool)
-            used &= np.isin(block.at, block.at[~used], invert=True)  # tied events go together
-            self.unused += int((~used).sum())
-            self._parts.append(self._add(block, used, risk, first, each[rows], z[rows]))
+    weight: Floats
+    risk: Floats
+    first: Floats
+    second: Floats
 
-    def _add(
-        self,
-        block: _Stratum,
-        used: NDArray[np.bool_],
-        risk: Floats,
-        first: Floats,
-        each: Floats,
-        z: Floats,
-    ) -> tuple[Floats, Floats, Floats]:
-        """Adds a stratum; returns weights of its events, and 1 / S0 and S1 / S0 then."""
-        rows, event = block.rows, block.event
-        tied = np.bincount(block.place[event], self.case[rows][event], block.n_times)
-        weight = np.where(used, (tied / np.maximum(block.tied, 1))[block.at], 0.0)
-        inverse = np.where(used, _ratio(1.0, np.where(used, risk, 1.0)), 0.0)
-        mean = first * inverse[:, None]
-        counted = np.zeros(block.n_times, dtype=bool)
-        counted[block.at[used]] = True
-        happened = event & counted[block.place]
-        self.total += self.own[rows][happened].sum(axis=0) - weight @ mean
-        k = each.shape[1]
-        second = np.zeros((len(rows), len(self.total), len(self.total)))
-        classes = np.arange(k - 1)
-        second[:, classes, classes] = each[:, 1:]
-        second[:, : k - 1, k - 1 :] = each[:, 1:, None] * z[:, None, :]
-        second[:, k - 1 :, : k - 1] = np.swapaxes(second[:, : k - 1, k - 1 :], 1, 2)
-        second[:, k - 1 :, k - 1 :] = (
-            each.sum(axis=1)[:, None, None] * z[:, :, None] * z[:, None, :]
-        )
-        squares = np.einsum("e,eab->ab", weight * inverse, block.efron(second))
-        self.information += squares - (mean * weight[:, None]).T @ mean
-        return weight, inverse, mean
 
-    def residuals(self) -> Floats:
+class _Stratum:
+    """Patients with a baseline hazard of their own: n rows of K classes each, flat.
+
+    `rows` (n,) are the numbers of the patients, `x` (n·K, p) the indicators of the classes but the
+    first and the covariates, `place` (n·K,) the number of the time until when the patient is at
+    risk in the class, and `event` (n·K,) whether the event happened then.
+    """
+
+    def __init__(
+        self, time: Floats, event: NDArray[np.bool_], z: Floats, rows: Whole, weights: Floats
+    ) -> None:
+        times, place = np.unique(time[rows], return_inverse=True)
+        n, k, self.n_times = len(rows), weights.shape[1], len(times)
+        self.rows = rows
+        ends = np.array([followed(w, place, self.n_times).sum() - 1 for w in weights[rows].T])
+        here = place[:, None] <= ends
+        self.at_all = np.broadcast_to(ends >= 0, (n, k)).ravel()
+        self.place = np.clip(np.minimum(place[:, None], ends), 0, None).ravel()
+        dummies = np.broadcast_to(np.eye(k)[:, 1:], (n, k, k - 1)).reshape(n * k, -1)
+        self.x: Floats = np.hstack([dummies, np.repeat(z[rows], k, axis=0)])
+        happened = event[rows] & here.any(axis=1)
+        self.event = (happened[:, None] & here).ravel()
+        self._tie(place[happened])
+        # without a sum above 0 of those at risk there is nobody to compare with
+        risk = self.efron(self._weight(weights)) > 0
+        alone = np.bincount(self.at[~risk], minlength=self.n_times) > 0
+        self.event &= ~alone[self.place]
+        self._tie(place[happened & ~alone[place]])
+
+    def _tie(self, places: Whole) -> None:
+        """Numbers the events: the time `at` of each, and the `part` of those tied taken out."""
+        self.tied = np.bincount(places, minlength=self.n_times)
+        self.at = np.repeat(np.arange(self.n_times), self.tied)
+        order = np.arange(len(self.at)) - (np.cumsum(self.tied) - self.tied)[self.at]
+        self.part = order / np.maximum(self.tied[self.at], 1)
+
+    def _weight(self, weights: Floats) -> Floats:
+        return np.where(self.at_all, weights[self.rows].ravel(), 0.0)
+
+    def _sums(self, place: Whole, values: Floats) -> Floats:
+        sums = np.zeros((self.n_times, *values.shape[1:]))
+        np.add.at(sums, place, values)
+        return sums
+
+    def efron(self, values: Floats) -> Floats:
+        """Sums over those at risk at each event, less a part of those with the event then."""
+        whole = np.cumsum(self._sums(self.place, values)[::-1], axis=0)[::-1][self.at]
+        tied = self._sums(self.place[self.event], values[self.event])[self.at]
+        return np.asarray(whole - self.part.reshape(-1, *[1] * (values.ndim - 1)) * tied)
+
+    def events(self, weights: Floats, beta: Floats) -> _Events:
+        """What the score needs of each event."""
+        weight = self._weight(weights)
+        risk = weight * np.exp(self.x @ beta)
+        first = risk[:, None] * self.x
+        second = first[:, :, None] * self.x[:, None, :]
+        tied = self._sums(self.place[self.event], weight[self.event])
+        each = (tied / np.maximum(self.tied, 1))[self.at]
+        return _Events(each, self.efron(risk), self.efron(first), self.efron(second))
+
+    def score(self, weights: Floats, beta: Floats) -> tuple[Floats, Floats]:
+        """The score of the weighted partial likelihood, and the information."""
+        weight = self._weight(weights)
+        own = weight[self.event] @ self.x[self.event]
+        each, risk, first, second = self.events(weights, beta)
+        if not (risk > 0).all():
+            return np.full(len(beta), np.inf), np.zeros((len(beta), len(beta)))
+        mean = first / risk[:, None]
+        information = np.einsum("e,eab->ab", each / risk, second) - (mean.T * each) @ mean
+        return own - each @ mean, information
+
+    def residuals(self, weights: Floats, beta: Floats) -> Floats:
         """What each patient adds to the score, directly and through those at risk, (n, p)."""
-        result = np.zeros_like(self.own)
-        for block, (weight, inverse, mean) in zip(self.blocks, self._parts, strict=True):
-            rows, place, event = block.rows, block.place, block.event
-
-            def until(values: Floats, block: _Stratum = block) -> tuple[Floats, Floats]:
-                """Sums up to each time, and those of each time."""
-                sums = np.zeros((block.n_times, *values.shape[1:]))
-                np.add.at(sums, block.at, values)
-                return np.cumsum(sums, axis=0), sums
-
-            level, level_parts = until(weight * inverse)[0], until(weight * inverse * block.part)[1]
-            drift = until((weight * inverse)[:, None] * mean)[0]
-            drift_parts = until((weight * inverse * block.part)[:, None] * mean)[1]
-            tied = np.maximum(block.tied, 1)[:, None]
-            average = until(np.where(weight > 0, 1.0, 0.0)[:, None] * mean)[1] / tied
-            counted = np.bincount(block.at, weight > 0, block.n_times) > 0
-            happened = (event & counted[place])[:, None]
-            # of the tied a part is not at risk
-            height = level[place] - event * level_parts[place]
-            slope = drift[place] - event[:, None] * drift_parts[place]
-            result[rows] = happened * (self.own[rows] - self.case[rows, None] * average[place])
-            result[rows] -= self.first[rows] * height[:, None] - self.risk[rows, None] * slope
-        return result
+        weight, place = self._weight(weights), self.place
+        each, risk, first, _ = self.events(weights, beta)
+        mean, rate = first / risk[:, None], each / risk
+        drift = rate[:, None] * mean
+        average = self._sums(self.at, mean) / np.maximum(self.tied, 1)[:, None]
+        # those with the event are at risk then but for a part
+        height = np.cumsum(self._sums(self.at, rate))[place]
+        height -= self.event * self._sums(self.at, rate * self.part)[place]
+        slope = np.cumsum(self._sums(self.at, drift), axis=0)[place]
+        slope -= self.event[:, None] * self._sums(self.at, drift * self.part[:, None])[place]
+        through = (weight * np.exp(self.x @ beta))[:, None] * (height[:, None] * self.x - slope)
+        own = (weight * self.event)[:, None] * (self.x - average[place])
+        return np.asarray((own - through).reshape(len(self.rows), -1, len(beta)).sum(axis=1))
 
 
-def _newton(blocks: list[_Stratum], weights: Floats, z: Floats) -> Floats:
+def _score(blocks: list[_Stratum], weights: Floats, beta: Floats) -> tuple[Floats, Floats]:
+    """The sums of the strata."""
+    scores, informations = zip(*(block.score(weights, beta) for block in blocks), strict=True)
+    return np.sum(scores, axis=0), np.sum(informations, axis=0)
+
+
+def _newton(blocks: list[_Stratum], weights: Floats) -> Floats:
     """The root of the score, each step shortened until the score falls."""
-    beta = np.zeros(weights.shape[1] - 1 + z.shape[1])
-    score = _Score(blocks, weights, z, beta)
-    scale = 1 + np.abs(score.own).sum(axis=0).max(initial=0.0)
+    beta = np.zeros(blocks[0].x.shape[1])
+    score, information = _score(blocks, weights, beta)
+    scale = 1.0 + sum(np.abs(block.x[block.event]).sum(axis=0).max(initial=0.0) for block in blocks)
     for _ in range(_MOST_STEPS):
-        width = np.sqrt(np.maximum(np.abs(np.diag(score.information)), 1e-300))
-        flat = np.linalg.eigvalsh(score.information / np.outer(width, width)).min(initial=1.0)
+        width = np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
+        flat = np.linalg.eigvalsh(information / np.outer(width, width)).min(initial=1.0)
         if flat < _FLAT or np.abs(beta).max(initial=0.0) > _FURTHEST:
             break
-        if np.abs(score.total).max(initial=0.0) < 1e-13 * scale:
+        if np.abs(score).max(initial=0.0) < 1e-13 * scale:
             return beta
-        step, length = np.linalg.solve(score.information, score.total), 1.0
+        step, length = np.linalg.solve(information, score), 1.0
         while length > 1e-6:
-            trial = _Score(blocks, weights, z, beta + length * step)
-            if np.linalg.norm(trial.total) < np.linalg.norm(score.total):
+            trial, there = _score(blocks, weights, beta + length * step)
+            if np.linalg.norm(trial) < np.linalg.norm(score):
                 break
             length /= 2
         else:
-            if np.abs(score.total).max() < 1e-8 * scale:  # as near as rounding lets it come
+            if np.abs(score).max() < 1e-8 * scale:  # as near as rounding lets it come
                 return beta
             break
-        beta, score = beta + length * step, trial
+        beta, score, information = beta + length * step, trial, there
     raise InputError(
         "the Cox regression has no solution: a class or covariate without any event, covariates "
         "that determine each other, or classes that overlap too much for the number of events; "
         "leave a covariate out or use fewer classes."
     )
-
-
-def warn_of_unused(unused: int, events: int) -> None:
-    """Say how many events a regression did not use."""
-    if unused:
-        warnings.warn(
-            f"the Cox regression leaves out the last {unused:,} of {events:,} events, when the "
-            "corrected weights of those at risk are mostly noise.",
-            ReportWarning,
-            stacklevel=4,
-        )

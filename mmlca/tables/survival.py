@@ -41,7 +41,6 @@ from mmlca.tables.class_survival import (
     Members,
     class_curves,
     class_hazards,
-    warn_of_unused,
 )
 from mmlca.tables.disclosure import (
     Rounding,
@@ -393,7 +392,6 @@ def _of_classes(
     if late.strata is not None:
         strata = pd.factorize(late.strata)[0]
     found = class_hazards(late.time, happened, late.covariates, strata, patients)
-    warn_of_unused(found.unused, int(happened.sum()))
     dummies = np.column_stack([assigned[:, 1:], late.covariates])
     rests = [_rests_on(column, happened) for column in dummies.T]
     hazards = pd.DataFrame(
@@ -869,11 +867,10 @@ def _end_by_life_table(part: pd.DataFrame) -> None:
     if risk > events + left + 1e-6:
         return
     before = float(part["survival"].iloc[-2]) if len(part) > 1 else 1.0
-    part.iloc[-1, part.columns.get_indexer(["survival", "low", "high"])] = [
-        before * (1 - min(events / (risk - left / 2), 1.0)),
-        np.nan,
-        np.nan,
-    ]
+    names = [name for name in (*_SHARES, "se") if name in part]
+    part.iloc[-1, part.columns.get_indexer(names)] = np.nan
+    share = before * (1 - min(events / (risk - left / 2), 1.0))
+    part.iloc[-1, part.columns.get_loc("survival")] = share
 
 
 def _round_step(longest: float) -> float:
