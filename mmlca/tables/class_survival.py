@@ -13,15 +13,25 @@ variances have all three parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.errors import InputError
-from mmlca.model.third_step import Step, errors_of
+from font.checks import case_weights, some
+from font.errors import InputError, ReportWarning
+from mmlca.model.inference import OVERLAP, clarity
+from mmlca.model.outcomes import model_and_data, overlap_text, read_assignment, read_posterior
+from mmlca.model.params import Seed
+from mmlca.model.posterior import draw_first_step
+from mmlca.model.third_step import Step, check_separated, errors_of
+from mmlca.sequences.type import Sequences
+
+if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.intp]
@@ -30,6 +40,96 @@ _STEP = 1e-5
 _CLEARLY = 2.0
 _FLAT = 1e-7  # scaled curvature below which a regression has no finite solution
 _MOST_STEPS, _FURTHEST = 100, 25.0
+_MOST_UPDATES = 10_000
+
+
+class Memberships(NamedTuple):
+    """Memberships p (n, K) of the classes `names`, with case weights (n,), and of whom they are.
+
+    `label` is the class assigned, by id or in the order of the times; `row` (times,) is where each
+    patient with a time is among the n (−1: nowhere). `model` and `data` are given if the model is
+    known.
+    """
+
+    p: Floats
+    case: Floats
+    names: list[Hashable]
+    label: pd.Series
+    row: Whole
+    model: MixtureMarkov | None
+    data: Sequences | None
+
+    def among(self, rows: Whole, assigned: Floats, seed: Seed) -> Members:
+        """Those in some rows, with the classes that they are assigned to."""
+        here = np.zeros(len(self.p), dtype=bool)
+        here[rows] = True
+        if self.model is not None and self.data is not None:
+            given = np.zeros_like(self.p)
+            given[rows] = assigned
+            first = draw_first_step(
+                self.model.params_, self.data, given, self.case, seed, among=here
+            )
+            p, tables = first.posterior, first.tables
+        else:
+            p, tables = proportions_among(self.p, self.case, here), None
+        case = self.case[rows]
+        found = Members(Step(p[rows], assigned, case, case, "BCH"), tables)
+        check_separated(found.step.errors)
+        if (found.weights(found.step.errors).sum(axis=0) <= 0).any():
+            raise InputError(
+                "a class has no patients left after the correction; use fewer classes, or no "
+                "posterior."
+            )
+        return found
+
+
+def read_memberships(posterior: Any, sequences: Any, clusters: Any, time: Any) -> Memberships:
+    """Memberships, checked, and matched with the times of an event by id or in order."""
+    model, data = model_and_data(posterior, sequences)
+    weights = None
+    if model is not None and data is not None:
+        classes = range(1, model.params_.n_classes + 1)
+        posterior = pd.DataFrame(model.predict_proba(data), data.ids, classes)
+        weights = data.weights
+    p, names, index = read_posterior(posterior)
+    case = case_weights(weights, len(p))
+    case = case / (case.max() or 1.0)
+    assigned = read_assignment("modal" if clusters is None else clusters, p, names, index)
+    label = pd.Categorical.from_codes(assigned.argmax(axis=1), categories=pd.Index(names))
+    own = time.index if isinstance(time, pd.Series) else None
+    if own is not None and index is not None:
+        row = index.get_indexer(own)
+        if (row < 0).all():
+            raise InputError(
+                f"time has no id in common with posterior ({some(own)} against {some(index)}); "
+                "index both by the patients' ids."
+            )
+        labels = pd.Series(label, index)
+    elif (n := len(np.asarray(time))) != len(p):
+        raise InputError(
+            f"found {n:,} times for {len(p):,} patients of posterior; give one for each, or index "
+            "both by the patients' ids."
+        )
+    else:
+        row, labels = np.arange(len(p)), pd.Series(label, own)
+    if model is None and (entropy := clarity(p, case)) < OVERLAP:
+        warnings.warn(overlap_text(entropy), ReportWarning, stacklevel=3)
+    return Memberships(p, case, names, labels, row, model, data)
+
+
+def proportions_among(p: Floats, case: Floats, among: NDArray[np.bool_]) -> Floats:
+    """Memberships if the classes are in other proportions among some patients, by EM."""
+    before = np.average(p, axis=0, weights=case)
+    each = p / np.where(before > 0, before, 1.0)
+    share, mine, weight = before, each[among], case[among]
+    for _ in range(_MOST_UPDATES):
+        members = mine * share
+        members /= members.sum(axis=1, keepdims=True)
+        last, share = share, np.average(members, axis=0, weights=weight)
+        if np.abs(share - last).max() < 1e-10:
+            break
+    whole = each * share
+    return np.asarray(whole / whole.sum(axis=1, keepdims=True))
 
 
 class Members(NamedTuple):
@@ -145,8 +245,8 @@ def class_curves(time: Floats, event: Whole, members: Members) -> list[pd.DataFr
         squares, cross = _influence_sums(curve, weight, place, event, terms)
         variance = squares + 2 * (cross * slope).sum(axis=1)
         variance += ((slope @ spread) * slope).sum(axis=1)
-        squared = np.asarray(np.cumsum(np.bincount(place, weight**2, len(times))[::-1])[::-1])
-        effective = _ratio(curve.at_risk**2, squared)
+        squared = np.cumsum(np.bincount(place, weight**2, len(times))[::-1])[::-1]
+        effective = _ratio(curve.at_risk**2, squared.astype(float))
         here = np.bincount(place, np.abs(weight), len(times)) > 0
         here &= followed(weight, place, len(times))
         share = np.clip(np.maximum.accumulate(curve.incidence), 0.0, 1.0)

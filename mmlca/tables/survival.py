@@ -9,7 +9,7 @@ those who reach it count.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,29 +18,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import case_weights, some
-from font.errors import InputError, ReportWarning
-from mmlca.model.inference import OVERLAP, clarity
+from font.checks import some
+from font.errors import InputError
 from mmlca.model.outcomes import (
     Z95,
     aligned,
     design,
     holm,
-    model_and_data,
-    overlap_text,
-    read_assignment,
-    read_posterior,
     wald,
 )
 from mmlca.model.params import AnySequences, Seed
-from mmlca.model.posterior import draw_first_step
-from mmlca.model.third_step import Step, check_separated
-from mmlca.sequences.type import Sequences
 from mmlca.tables.class_survival import (
     Hazards,
-    Members,
+    Memberships,
     class_curves,
     class_hazards,
+    read_memberships,
 )
 from mmlca.tables.disclosure import (
     Rounding,
@@ -51,7 +44,6 @@ from mmlca.tables.disclosure import (
     hides,
     is_small,
 )
-from mmlca.tables.pooling import inverse_variance
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -62,7 +54,6 @@ _COUNTS = ["at_risk", "events", "left"]
 _EFFECTIVE = "effective"
 _SHARES = ["survival", "low", "high"]
 _DIGITS = 3
-_MOST_UPDATES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +258,7 @@ def survival_by_cluster(
     """
     members = None
     if posterior is not None:
-        members = _read_members(posterior, sequences, clusters, time)
+        members = read_memberships(posterior, sequences, clusters, time)
         clusters = members.label
     elif sequences is not None:
         raise InputError("sequences= belong to a model; give the model as posterior=.")
@@ -301,57 +292,8 @@ def survival_by_cluster(
 # --- classes with memberships ---------------------------------------------------------------
 
 
-class _Memberships(NamedTuple):
-    """Memberships p (n, K) of classes `names`, and of whom they are.
-
-    `label` is the class assigned, by id or in the order of the times; `row` (times,) is where each
-    patient with a time is among the n (−1: nowhere).
-    """
-
-    p: Floats
-    case: Floats
-    names: list[Hashable]
-    label: Any
-    row: NDArray[np.intp]
-    model: MixtureMarkov | None
-    data: Sequences | None
-
-
-def _read_members(posterior: Any, sequences: Any, clusters: Any, time: Any) -> _Memberships:
-    model, data = model_and_data(posterior, sequences)
-    weights = None
-    if model is not None and data is not None:
-        classes = range(1, model.params_.n_classes + 1)
-        posterior = pd.DataFrame(model.predict_proba(data), data.ids, classes)
-        weights = data.weights
-    p, names, index = read_posterior(posterior)
-    case = case_weights(weights, len(p))
-    case = case / (case.max() or 1.0)
-    assigned = read_assignment("modal" if clusters is None else clusters, p, names, index)
-    codes = assigned.argmax(axis=1)
-    label: Any = pd.Categorical.from_codes(codes, categories=pd.Index(names))
-    row = np.arange(len(p))
-    if index is not None and isinstance(time, pd.Series):
-        label, row = pd.Series(label, index), index.get_indexer(time.index)
-        if (row < 0).all():
-            raise InputError(
-                f"time has no id in common with posterior ({some(time.index)} against "
-                f"{some(index)}); index both by the patients' ids."
-            )
-    elif len(np.asarray(time)) != len(p):
-        raise InputError(
-            f"found {len(np.asarray(time)):,} times for {len(p):,} patients of posterior; give one "
-            "for each, or index both by the patients' ids."
-        )
-    else:
-        label = pd.Series(label, time.index if isinstance(time, pd.Series) else None)
-    if model is None and (entropy := clarity(p, case)) < OVERLAP:
-        warnings.warn(overlap_text(entropy), ReportWarning, stacklevel=3)
-    return _Memberships(p, case, names, label, row, model, data)
-
-
 def _of_classes(
-    late: Cases, members: _Memberships, excluded: pd.DataFrame, landmark: float, seed: Seed
+    late: Cases, members: Memberships, excluded: pd.DataFrame, landmark: float, seed: Seed
 ) -> Survival:
     """Curves, regression and tests, corrected for wrong assignments."""
     if len(late.levels) < len(members.names):
@@ -360,35 +302,17 @@ def _of_classes(
             f"no patient with a time is assigned to class {some(nobody)}; use fewer classes, or no "
             "posterior."
         )
-    place = members.row[late.row]
     assigned = np.eye(len(late.levels))[late.group]
-    among = np.zeros(len(members.p), dtype=bool)
-    among[place] = True
-    if members.model is not None and members.data is not None:
-        given = np.zeros_like(members.p)
-        given[place] = assigned
-        p, tables = draw_first_step(
-            members.model.params_, members.data, given, members.case, seed, among
-        )
-    else:
-        p, tables = _proportions_among(members.p, members.case, among), None
-    case = members.case[place]
-    patients = Members(Step(p[place], assigned, case, case, "BCH"), tables)
-    errors = patients.step.errors
-    check_separated(errors)
-    if (patients.weights(errors).sum(axis=0) <= 0).any():
-        raise InputError(
-            "a class has no patients left after the correction; use fewer classes, or no posterior."
-        )
+    patients = members.among(members.row[late.row], assigned, seed)
     happened, names = late.event == 1, list(late.levels)
     curves = []
     for name, curve in zip(names, class_curves(late.time, late.event, patients), strict=True):
-        low, high = _log_log(curve["survival"].to_numpy(), curve["se"].to_numpy() ** 2)
+        low, high = log_log_limits(curve["survival"].to_numpy(), curve["se"].to_numpy() ** 2)
         curve = curve.assign(low=low, high=high)
         curve.insert(0, "group", pd.Series([name] * len(curve), dtype=object))
         curves.append(curve)
     columns = ["group", "time", *_COUNTS, _EFFECTIVE, *_SHARES, "se"]
-    strata = np.zeros(len(place), dtype=np.intp)
+    strata = np.zeros(len(late.time), dtype=np.intp)
     if late.strata is not None:
         strata = pd.factorize(late.strata)[0]
     found = class_hazards(late.time, happened, late.covariates, strata, patients)
@@ -415,21 +339,6 @@ def _of_classes(
     )
 
 
-def _proportions_among(p: Floats, case: Floats, among: NDArray[np.bool_]) -> Floats:
-    """Memberships if the classes are in other proportions among some patients, by EM."""
-    before = np.average(p, axis=0, weights=case)
-    each = p / np.where(before > 0, before, 1.0)
-    share, mine, weight = before, each[among], case[among]
-    for _ in range(_MOST_UPDATES):
-        members = mine * share
-        members /= members.sum(axis=1, keepdims=True)
-        last, share = share, np.average(members, axis=0, weights=weight)
-        if np.abs(share - last).max() < 1e-10:
-            break
-    whole = each * share
-    return np.asarray(whole / whole.sum(axis=1, keepdims=True))
-
-
 def _wald_tests(names: Sequence[Any], found: Hazards) -> pd.DataFrame:
     """Tests that the log hazard ratios of all classes, and of each pair, are 0."""
     k = len(names)
@@ -448,80 +357,6 @@ def _wald_tests(names: Sequence[Any], found: Hazards) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows)
     return table.assign(p_holm=[np.nan, *holm(table["p_value"][1:].tolist())])
-
-
-# --- several sites ---------------------------------------------------------------------------
-
-
-class PooledSurvival(NamedTuple):
-    """The tables of `pooled_survival`."""
-
-    hazards: pd.DataFrame
-    curves: pd.DataFrame
-
-
-def pooled_survival(results: Mapping[str, Survival]) -> PooledSurvival:
-    """Hazard ratios and curves of several sites, each from `survival_by_cluster` with memberships.
-
-    Returns
-    -------
-    PooledSurvival
-        `hazards`: the columns of `mmlca.inverse_variance` by `term` and `group`, as ratios
-        (`hazard_ratio`, `low`, `high`, `random`, `random_low`, `random_high`), and the
-        heterogeneity of their logarithms. `curves`: `group`, `time`, `effective` (the sum of the
-        sites' numbers), `survival`, `low`, `high` and `se`: at each time the mean of the sites'
-        curves, weighted by their patients of the class at the landmark. A curve ends where that
-        of the first site ends.
-    """
-    if not results:
-        raise InputError("give the result of survival_by_cluster of at least one site.")
-    for site, found in results.items():
-        if "se" not in found.curves:
-            raise InputError(
-                f"the result of {site} takes its classes as certain; give survival_by_cluster the "
-                "memberships as posterior=."
-            )
-    logs = {
-        site: found.hazards.assign(
-            estimate=np.log(found.hazards["hazard_ratio"].astype(float)),
-            se=np.log((found.hazards["high"] / found.hazards["low"]).astype(float)) / (2 * Z95),
-        )
-        for site, found in results.items()
-    }
-    pooled = inverse_variance(logs, ("term", "group"))
-    ratios = ["estimate", "low", "high", "random", "random_low", "random_high"]
-    pooled[ratios] = np.exp(pooled[ratios])
-    pooled = pooled.rename(columns={"estimate": "hazard_ratio"})
-    groups = list(dict.fromkeys(g for found in results.values() for g in found.excluded["group"]))
-    curves = [_mean_curve(group, [found.curves for found in results.values()]) for group in groups]
-    return PooledSurvival(
-        pooled.drop(columns=["se", "random_se"]), pd.concat(curves, ignore_index=True)
-    )
-
-
-def _mean_curve(group: Any, tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The mean of the sites' curves of a group, at all their times until the first ends."""
-    parts = [table[table["group"] == group] for table in tables]
-    parts = [part for part in parts if len(part)]
-    names = ["group", "time", _EFFECTIVE, *_SHARES, "se"]
-    if not parts:
-        return pd.DataFrame(columns=names)
-    end = min(part["time"].iloc[-1] for part in parts)
-    times = np.unique(np.concatenate([part["time"] for part in parts]))
-    times = times[times <= end]
-    size = np.array([float(part["at_risk"].iloc[0]) for part in parts])
-    share, variance, effective = np.zeros(len(times)), np.zeros(len(times)), np.zeros(len(times))
-    for weight, part in zip(size / size.sum(), parts, strict=True):
-        at = part["time"].to_numpy(float)
-        here = np.searchsorted(at, times, side="right")
-        share += weight * np.append(1.0, part["survival"])[here]
-        variance += (weight * np.append(0.0, part["se"])[here]) ** 2
-        effective += part[_EFFECTIVE].to_numpy(float)[np.searchsorted(at, times)]
-    low, high = _log_log(share, variance)
-    frame = pd.DataFrame({"time": times, _EFFECTIVE: effective, "survival": share})
-    frame = frame.assign(low=low, high=high, se=np.sqrt(variance))
-    frame.insert(0, "group", pd.Series([group] * len(frame), dtype=object))
-    return frame[names]
 
 
 # --- patients -------------------------------------------------------------------------------
@@ -733,7 +568,7 @@ def _curve(times: Floats, sums: Floats, coarse: bool) -> pd.DataFrame:
     """A curve from sums (times, 4): at risk, events, competing events, and those who left."""
     at_risk, events, rivals, ended = sums.T
     incidence, variance = incidence_curve(at_risk, events, rivals)
-    low, high = _log_log(1 - incidence, variance)
+    low, high = log_log_limits(1 - incidence, variance)
     frame = pd.DataFrame({"time": times, "at_risk": at_risk, "events": events})
     frame = frame.assign(left=rivals + ended, survival=1 - incidence, low=low, high=high)
     if coarse:
@@ -788,7 +623,7 @@ def incidence_curve(
     return share, np.maximum(variance, 0)
 
 
-def _log_log(survival: Floats, variance: Floats) -> tuple[Floats, Floats]:
+def log_log_limits(survival: Floats, variance: Floats) -> tuple[Floats, Floats]:
     """95 % intervals by the log-log transformation; missing where the curve is at 0 or 1."""
     low, high = np.full_like(survival, np.nan), np.full_like(survival, np.nan)
     ok = (survival > 1e-12) & (survival < 1 - 1e-12)

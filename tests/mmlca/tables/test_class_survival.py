@@ -17,10 +17,12 @@ from mmlca.tables.class_survival import (
     _newton,
     _score,
     _Stratum,
+    proportions_among,
     weighted_curve,
 )
 from mmlca.tables.disclosure import is_small
-from mmlca.tables.survival import Survival, _proportions_among, pooled_survival
+from mmlca.tables.pooled_survival import pooled_survival
+from mmlca.tables.survival import Survival
 
 lifelines = pytest.importorskip("lifelines")
 
@@ -171,7 +173,7 @@ def test_proportions_among_those_who_reach_the_landmark() -> None:
     alive = rng.random(20_000) < np.where(second, 0.3, 0.9)
     share = second[alive].mean()
     assert p[alive, 1].mean() > share + 0.05
-    assert _proportions_among(p, np.ones(20_000), alive)[alive, 1].mean() == pytest.approx(
+    assert proportions_among(p, np.ones(20_000), alive)[alive, 1].mean() == pytest.approx(
         share, abs=0.015
     )
 
