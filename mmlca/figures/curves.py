@@ -162,7 +162,8 @@ def plot_survival(
     """Share without the event by cluster since the landmark. Draws `result.curves`.
 
     With a `min_count` the curves are those of `result.shown(min_count)`: dots are the values at
-    the times shown, and straight lines join them. The numbers below are the patients at risk then.
+    the times shown, and straight lines join them. The numbers below are the patients at risk then;
+    of classes with memberships, the effective numbers.
 
     Parameters
     ----------
@@ -214,10 +215,15 @@ def plot_survival(
     # empty lines of the label keep room for the numbers, which are some points below the axis
     ax.set_xlabel(label + note + "\n" * (len(drawn) + 2), fontsize=TEXT)
     first = 39 if note else 30
-    _write(ax, 0, first, "At risk", INK)
+    uncertain = "effective" in curves
+    _write(ax, 0, first, "Effective number at risk" if uncertain else "At risk", INK)
     for line, group in enumerate(drawn, start=1):
         rows, number = curves[curves["group"] == group], every.index(group)
-        times, at_risk = _at_risk(rows, None if hides(min_count) else ax.get_xticks(), end)
+        ticks = None if hides(min_count) else ax.get_xticks()
+        if ticks is not None and uncertain:  # the numbers behind the end of a curve are noise
+            ticks = ticks[ticks <= rows["time"].iloc[-1]]
+        numbers = rows["effective" if uncertain else "at_risk"]
+        times, at_risk = _at_risk(rows["time"], numbers, ticks, end)
         for time, n in zip(times, at_risk, strict=True):
             text = HIDDEN if np.isnan(n) else f"{n:,.0f}"
             _write(ax, time, first + 8 * line, text, group_colour(number))
@@ -241,13 +247,13 @@ def _draw(ax: Axes, rows: pd.DataFrame, name: str, number: int, steps: bool) -> 
 
 
 def _at_risk(
-    rows: pd.DataFrame, ticks: NDArray[np.float64] | None, end: float
+    times_of: pd.Series, counts: pd.Series, ticks: NDArray[np.float64] | None, end: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Times and how many are at risk then: at the ticks of the axis, where the table has all.
 
     Otherwise they are written at the start and after each time shown, as far as they do not touch.
     """
-    time, n = (rows[column].to_numpy(dtype=float) for column in ("time", "at_risk"))
+    time, n = times_of.to_numpy(dtype=float), counts.to_numpy(dtype=float)
     if ticks is not None:
         times = ticks[(ticks >= 0) & (ticks <= 1.02 * end)]
         return times, np.append(n, 0.0)[np.searchsorted(time, times)]

@@ -22,7 +22,8 @@ from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
 from mmlca.model.covariates import complete, learn, separation
 from mmlca.model.inference import OVERLAP, clarity
-from mmlca.model.params import AnySequences, Floats, in_states
+from mmlca.model.params import AnySequences, Floats, Seed, in_states
+from mmlca.model.posterior import draw_first_step
 from mmlca.model.settings import Correction as Correction
 from mmlca.model.third_step import (
     Logit,
@@ -30,7 +31,6 @@ from mmlca.model.third_step import (
     Part,
     Response,
     Step,
-    first_step,
     parts_of,
     sandwich,
     solve,
@@ -76,6 +76,7 @@ def three_step(
     *,
     weights: ArrayLike | None = None,
     sequences: AnySequences | None = None,
+    seed: Seed = 1,
 ) -> ThreeStep:
     """Compare the classes in an outcome, or see how membership depends on covariates.
 
@@ -146,16 +147,16 @@ def three_step(
     one_of(correction, ("BCH", "ML", None), "correction")  # type: ignore[arg-type]
     if outcome is None and covariates is None:
         raise InputError("give an outcome, covariates, or both; found neither.")
-    model, data = _model_and_data(posterior, sequences)
+    model, data = model_and_data(posterior, sequences)
     if model is not None and data is not None:
         classes = range(1, model.params_.n_classes + 1)
         posterior = pd.DataFrame(model.predict_proba(data), data.ids, classes)
         weights = data.weights if weights is None else weights
-    p, labels, index = _read_posterior(posterior)
+    p, labels, index = read_posterior(posterior)
     n = len(p)
     case = case_weights(weights, n)
     case = case / (case.max() or 1.0)  # only ratios matter, and squares of huge weights overflow
-    assigned = _read_assignment(assignment, p, labels, index)
+    assigned = read_assignment(assignment, p, labels, index)
     response = None if outcome is None else read_outcome(outcome, n, index)
     terms, x = design(covariates, n, index)
     used = (case > 0) & _known_patients(response, x)
@@ -164,6 +165,9 @@ def three_step(
     x = np.where(used[:, None], x, 0.0)
     if len(terms) and response is not None:
         x = np.where(used[:, None], x - np.average(x, axis=0, weights=case * used), 0.0)
+    tables = None
+    if model is not None and data is not None and correction is not None:
+        p, tables = draw_first_step(model.params_, data, assigned, case, seed)
     step = Step(p, assigned, case, case * used, correction)
     parts = parts_of(response, x, step)
     theta, moved = solve(parts, step)
@@ -171,18 +175,9 @@ def three_step(
         slopes = theta[0].reshape(len(labels) - 1, -1).T
         if warning := separation(parts[0].x[used], ["", *terms], slopes):
             warnings.warn(warning, ReportWarning, stacklevel=2)
-    if correction is not None and (entropy := clarity(p, case)) < OVERLAP:
-        warnings.warn(
-            f"the classes overlap (entropy R² {entropy:.2f}, below {OVERLAP:g}), so corrected "
-            "estimates are biased towards each other and their intervals are too narrow in small "
-            "samples; read small differences with caution, or use fewer classes.",
-            ReportWarning,
-            stacklevel=2,
-        )
-    first = None
-    if model is not None and data is not None and correction is not None:
-        first = first_step(model.params_, data, assigned, case)
-    covariance = sandwich(parts, step, theta, first)
+    if correction is not None and tables is None and (entropy := clarity(p, case)) < OVERLAP:
+        warnings.warn(overlap_text(entropy), ReportWarning, stacklevel=2)
+    covariance = sandwich(parts, step, theta, tables)
 
     # membership is shown only where it is the question
     rows = _rows_of(parts[-1], labels, terms, response)
@@ -197,6 +192,16 @@ def three_step(
     table.errors = pd.DataFrame(step.errors, *axes)
     table.moved = moved
     return table
+
+
+def overlap_text(entropy: float) -> str:
+    """The warning about memberships of classes that overlap."""
+    return (
+        f"the classes overlap (entropy R² {entropy:.2f}, below {OVERLAP:g}), so corrected "
+        "estimates are biased towards each other and their intervals are too narrow in small "
+        "samples; give the model and its sequences in place of the memberships, read small "
+        "differences with caution, or use fewer classes."
+    )
 
 
 def _known_patients(response: Response | None, x: Floats) -> NDArray[np.bool_]:
@@ -215,7 +220,7 @@ def _known_patients(response: Response | None, x: Floats) -> NDArray[np.bool_]:
     return both
 
 
-def _model_and_data(
+def model_and_data(
     posterior: Any, sequences: AnySequences | None
 ) -> tuple[MixtureMarkov | None, Sequences | None]:
     """The model and its sequences, if `posterior` is a model."""
@@ -244,7 +249,7 @@ _SUM_TOLERANCE = 1e-3
 _FEWEST = 2
 
 
-def _read_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | None]:
+def read_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | None]:
     """Probabilities (n, K) that add up to 1, the names of the classes, and ids if there are any."""
     index = labels = None
     if isinstance(posterior, pd.DataFrame):
@@ -274,7 +279,7 @@ def _read_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | 
     return values / sums[:, None], labels or list(range(1, values.shape[1] + 1)), index
 
 
-def _read_assignment(
+def read_assignment(
     assignment: Any, posterior: Floats, labels: list[Hashable], index: pd.Index | None
 ) -> Floats:
     """How much each patient is assigned to each class, (n, K)."""
@@ -508,15 +513,15 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
             se = float(np.sqrt((contrast @ covariance @ contrast.T)[0, 0]))
             test |= {"estimate": value, "se": se}
             test |= {"low": value - Z95 * se, "high": value + Z95 * se}
-        tests.append(test | _wald(contrast, estimate, covariance))
+        tests.append(test | wald(contrast, estimate, covariance))
     for test, p in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
         test["p_holm"] = p
     if len(by_class) > 1:
         first, *others = by_class.values()
         every = np.vstack([eye[other] - eye[first] for other in others])
-        tests.insert(0, {"test": "all equal", **_wald(every, estimate, covariance)})
+        tests.insert(0, {"test": "all equal", **wald(every, estimate, covariance)})
     for term, at in by_term.items():
-        tests.append({"test": term, **_wald(eye[at], estimate, covariance)})
+        tests.append({"test": term, **wald(eye[at], estimate, covariance)})
     names = "test pair estimate se low high statistic df p_value p_holm"
     return pd.DataFrame(tests, columns=names.split())
 
@@ -525,7 +530,7 @@ def _class_name(label: Hashable) -> str:
     return label if isinstance(label, str) else f"class {label}"
 
 
-def _wald(contrast: Floats, estimate: Floats, covariance: Floats) -> dict[str, float]:
+def wald(contrast: Floats, estimate: Floats, covariance: Floats) -> dict[str, float]:
     value, spread = contrast @ estimate, contrast @ covariance @ contrast.T
     df = int(np.linalg.matrix_rank(spread))
     statistic = float(value @ np.linalg.pinv(spread, hermitian=True) @ value)

@@ -8,7 +8,7 @@ negative), or the probability of each class after the third step.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from font.errors import InputError, ReportWarning, option
-from mmlca.model import em
 from mmlca.model.covariates import logit_information
-from mmlca.model.params import AnyParams, Floats, FormParams, MarkovParams
+from mmlca.model.params import Floats
 from mmlca.model.settings import Correction
-from mmlca.sequences.type import Sequences
 
 _TINY = 1e-300
 _FLAT = 1e-7  # scaled curvature below which a solution lies at infinity
@@ -254,6 +252,11 @@ def _solve_by_newton(part: NewtonPart, members: Floats, theta: Floats, what: str
 # --- all parts together ---------------------------------------------------------------------
 
 
+def errors_of(tables: Floats) -> Floats:
+    """D (…, K, K) from the patients by class and class assigned."""
+    return np.asarray(tables / tables.sum(axis=-1, keepdims=True))
+
+
 class Step(NamedTuple):
     """Memberships (n, K), assignments (n, K), case weights of all, and of those in step three."""
 
@@ -266,9 +269,7 @@ class Step(NamedTuple):
     @property
     def errors(self) -> Floats:
         """D (K, K): the share of a class's patients who are given each class."""
-        table: Floats = (self.posterior * self.case[:, None]).T @ self.assigned
-        table /= table.sum(axis=1, keepdims=True)
-        return table
+        return errors_of((self.posterior * self.case[:, None]).T @ self.assigned)
 
     def error_terms(self, errors: Floats) -> Floats:
         """How much each patient moves D, (n, K·K)."""
@@ -309,16 +310,22 @@ def parts_of(response: Response | None, x: Floats, step: Step) -> list[Part]:
     return model
 
 
-def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
-    """The parameters of all parts, and the share of patients who changed class (ML)."""
-    errors = step.errors
+def check_separated(errors: Floats) -> None:
+    """Refuse errors that cannot be corrected."""
     smallest = np.linalg.svd(errors, compute_uv=False)[-1]
-    if step.correction is not None and smallest < 1e-6:
+    if smallest < 1e-6:
         raise InputError(
             "the classes are not separated well enough to correct for wrong assignments (the "
             f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
             "same); use fewer classes, or no correction."
         )
+
+
+def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
+    """The parameters of all parts, and the share of patients who changed class (ML)."""
+    errors = step.errors
+    if step.correction is not None:
+        check_separated(errors)
     start = step if step.correction == "BCH" else step._replace(correction=None)
     members = start.members(errors, model, [])
     if step.correction == "BCH" and (members.sum(axis=0) <= 0).any():
@@ -405,12 +412,14 @@ def _central_differences(function: Callable[[Floats], Floats], at: Floats) -> Fl
 
 
 def sandwich(
-    model: Sequence[Part], step: Step, theta: Sequence[Floats], first: FirstStep | None
+    model: Sequence[Part], step: Step, theta: Sequence[Floats], tables: Floats | None
 ) -> Floats:
     """Covariance of the parameters; that of the errors and of the first step is part of it.
 
-    A small change of the assignments themselves moves nothing: whatever they are, the corrections
-    are right for them, as long as the errors are theirs.
+    `tables` (draws, K, K) are the shares of the patients by class and class assigned, over the
+    uncertainty of the model; None where its parameters are taken as known. A small change of the
+    assignments themselves moves nothing: whatever they are, the corrections are right for them, as
+    long as the errors are theirs.
     """
     errors, flat, equations = step.errors, np.concatenate(theta), Equations(model, step, theta)
     terms = equations.terms(errors, flat)
@@ -419,11 +428,6 @@ def sandwich(
             lambda at: equations.mean(at.reshape(errors.shape), flat), errors.ravel()
         )
         terms = terms + step.error_terms(errors) @ by_errors.T
-        if first is not None:
-            by_model = by_errors @ first.errors
-            if isinstance(model[0], Shares):
-                by_model[: len(theta[0])] += first.shares[:-1]
-            terms = terms + first.terms @ by_model.T
     try:
         bread = np.linalg.inv(equations.slopes(errors, flat))
     except np.linalg.LinAlgError:
@@ -431,83 +435,10 @@ def sandwich(
             "the standard errors cannot be computed: a class or category has too few patients to "
             "estimate all its terms; leave a covariate out, or merge categories."
         ) from None
-    return np.asarray(bread @ (terms.T @ terms) @ bread.T / len(terms) ** 2)
-
-
-# --- what the uncertainty of the first step's model does ------------------------------
-
-_STEP = 1e-4  # by which each logit is moved up and down
-_EMPTY = 1e-6  # probabilities below this have no logit
-
-
-class FirstStep(NamedTuple):
-    """How each patient moves the parameters, (n, P), and how these move D and the shares.
-
-    `errors` (K·K, P): derivatives of D; `shares` (K, P): of the classes' sizes.
-    """
-
-    terms: Floats
-    errors: Floats
-    shares: Floats
-
-
-def first_step(params: AnyParams, data: Sequences, assigned: Floats, case: Floats) -> FirstStep:
-    """The effects of a model's parameters on D, given assignments (n, K) and case weights."""
-    patterns = data.patterns_of(params.form)
-    inverse, total = patterns.inverse, case.sum()
-    n_patterns = len(patterns)
-    weight = np.bincount(inverse, weights=case, minlength=n_patterns)
-    given = em.sum_by_pattern(inverse, assigned * case[:, None], n_patterns)
-    base = em.e_step(patterns, params)
-    table = base.posterior.T @ given / total
-    share = base.posterior.T @ weight / total
-    scores, errors, shares = [], [], []
-    possible = np.isfinite(base.logliks)  # patients without weight may be impossible
-    for up, down in _shift_each_logit(params):
-        above, below = em.e_step(patterns, up), em.e_step(patterns, down)
-        slope = (above.posterior - below.posterior) / (2 * _STEP)
-        change = np.subtract(above.logliks, below.logliks, out=np.zeros(n_patterns), where=possible)
-        scores.append(change / (2 * _STEP))
-        moved = slope.T @ weight / total
-        shares.append(moved)
-        by_class = slope.T @ given / total
-        errors.append((by_class - table / share[:, None] * moved[:, None]) / share[:, None])
-    score = np.column_stack(scores) if scores else np.zeros((n_patterns, 0))
-    information = (score * weight[:, None]).T @ score / total
-    influence = score @ np.linalg.pinv(information, rcond=1e-9, hermitian=True)
-    terms = influence[inverse] * (case / case.mean())[:, None]
-    k = params.n_classes
-    return FirstStep(
-        terms, np.array(errors).reshape(-1, k * k).T, np.array(shares).reshape(-1, k).T
-    )
-
-
-def _shift_each_logit(params: AnyParams) -> Iterator[tuple[AnyParams, AnyParams]]:
-    """The parameters after each free logit was moved up, and after it was moved down."""
-    k, s = params.initial.shape
-    tables = [params.weights[None], params.initial]
-    if isinstance(params, MarkovParams):
-        tables.append(params.transition.reshape(k * s, s))
-    else:
-        leaving = np.stack([1 - params.leaving, params.leaving], axis=-1)
-        tables += [leaving.reshape(-1, 2), params.destination.reshape(-1, s)]
-
-    def shifted(part: int, row: int, cell: int, by: float) -> AnyParams:
-        moved = [table.copy() for table in tables]
-        moved[part][row, cell] *= np.exp(by)
-        moved[part][row] /= moved[part][row].sum()
-        weights, initial, chains, *more = moved
-        if isinstance(params, MarkovParams):
-            return MarkovParams(weights[0], initial, chains.reshape(k, s, s))
-        return FormParams(
-            params.form,
-            weights[0],
-            initial,
-            chains[:, 1].reshape(params.leaving.shape),
-            more[0].reshape(params.destination.shape),
-        )
-
-    for part, table in enumerate(tables):
-        for r, row in enumerate(table):
-            for j in np.flatnonzero(row > _EMPTY)[1:]:  # the first is the row's reference
-                yield shifted(part, r, j, _STEP), shifted(part, r, j, -_STEP)
+    spread = terms.T @ terms / len(terms) ** 2
+    if tables is not None and step.correction is not None:
+        moved = errors_of(tables).reshape(len(tables), -1) @ by_errors.T
+        if isinstance(model[0], Shares):
+            moved[:, : len(theta[0])] += step.case.mean() * tables.sum(axis=2)[:, :-1]
+        spread = spread + np.cov(moved.T)
+    return np.asarray(bread @ spread @ bread.T)

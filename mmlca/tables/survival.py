@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
 from font.errors import InputError
-from mmlca.model.outcomes import Z95, aligned, design, holm
+from mmlca.model.outcomes import (
+    Z95,
+    aligned,
+    design,
+    holm,
+    wald,
+)
+from mmlca.model.params import AnySequences, Seed
+from mmlca.tables.class_survival import (
+    Hazards,
+    Memberships,
+    class_curves,
+    class_hazards,
+    read_memberships,
+)
 from mmlca.tables.disclosure import (
     Rounding,
     add_totals,
@@ -31,9 +45,13 @@ from mmlca.tables.disclosure import (
     is_small,
 )
 
+if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
+
 Floats = NDArray[np.float64]
 
 _COUNTS = ["at_risk", "events", "left"]
+_EFFECTIVE = "effective"
 _SHARES = ["survival", "low", "high"]
 _DIGITS = 3
 
@@ -48,20 +66,25 @@ class Survival:
         group, `time` (since the landmark), `at_risk` (just before), `events` then, `left` (end
         of follow-up or a competing event then), `survival` (Kaplan–Meier: the share without the
         event; with competing events 1 − the cumulative incidence, Aalen–Johansen) with its 95 %
-        interval.
+        interval. Of classes with memberships the counts are sums of weights; `effective` is the
+        number of patients of known class who would be as informative as those at risk, and `se`
+        the standard error of `survival`.
     tests : DataFrame
         Log-rank tests of all groups and of each pair, stratified: `statistic`, `df`, `p_value`,
-        `p_holm`.
+        `p_holm`. Of classes with memberships: Wald tests of the Cox regression.
     hazards : DataFrame
         Cox regression: term, `hazard_ratio` with `low`, `high` and `p_value`; `events` and
         `others` (patients with and without event that the term rests on); `p_proportional`
-        of the test that the ratio does not change with time.
+        of the test that the ratio does not change with time (not of classes with memberships).
     excluded : DataFrame
         Patients of each group before the landmark: `event`, `competing` and `left` (follow-up
         ended); `unknown` (no time, event or covariate), `included` (reached it), and `all`.
     landmark : float
     competing : bool
         Whether there are competing events.
+    assigned : DataFrame, optional
+        Of classes with memberships: the patients assigned to each group who are at risk, have the
+        event, a competing one, or leave at each time.
     """
 
     curves: pd.DataFrame
@@ -70,6 +93,7 @@ class Survival:
     excluded: pd.DataFrame
     landmark: float
     competing: bool
+    assigned: pd.DataFrame | None = None
 
     def shown(self, min_count: int, rounding: Rounding | None = None) -> Survival:
         """The same without what is based on, or would reveal, fewer than `min_count` patients.
@@ -79,6 +103,10 @@ class Survival:
         nobody is left ends at the life-table estimate, without an interval. Numbers at risk are
         blank where few of a group did not reach the landmark. With a `rounding` of the groups all
         numbers of patients are rounded instead of hiding some.
+
+        All classes with memberships have the same times, since the patients assigned to each
+        follow from the curves of all: between two times nobody or at least `min_count` patients
+        who are assigned to any of the classes have the event, and as many leave.
         """
         if not hides(min_count):
             return self
@@ -91,11 +119,18 @@ class Survival:
         no_counts: NDArray[np.bool_] = np.asarray(hidden[:-1].any(axis=1))
         few = is_small(table["included"], min_count)
         step, parts = _round_step(self.curves["time"].max()), []
+        together = None
+        if self.assigned is not None:
+            no_counts |= no_counts.any()  # the counts of all classes follow from each other
+            together = _times_of_all(self.assigned, step, min_count)
         for group, blank, small in zip(groups, no_counts, few, strict=True):
             rows = self.curves[self.curves["group"] == group]
-            part = _coarse(rows, step, min_count)
+            if together is None:
+                part = _coarse(rows, step, min_count)
+            else:
+                part = _coarse_class(rows, step, together)
             if blank and rounding is None:
-                part[_COUNTS] = np.nan
+                part[_counts_of(part)] = np.nan
             parts.append(part.iloc[:0] if small else part)
         curves = pd.concat(parts, ignore_index=True)
         shown = set(curves["group"])
@@ -118,6 +153,11 @@ class Survival:
         return Survival(curves, tests, hazards, frame, self.landmark, self.competing)
 
 
+def _counts_of(curves: pd.DataFrame) -> list[str]:
+    """The columns of numbers of patients."""
+    return [name for name in (*_COUNTS, _EFFECTIVE) if name in curves]
+
+
 def _rounded(
     curves: pd.DataFrame,
     exact: pd.DataFrame,
@@ -129,9 +169,10 @@ def _rounded(
 
     Those at risk, those who reach the landmark and all of a group share the draw of its size.
     """
-    alike = {"at_risk", "included", "all"}
+    alike = {"at_risk", "effective", "included", "all"}
+    names = _counts_of(curves)
     curves = curves.assign(
-        **{c: rounding.column(curves, c, [], *([] if c in alike else [c])) for c in _COUNTS}
+        **{c: rounding.column(curves, c, [], *([] if c in alike else [c])) for c in names}
     )
     excluded = excluded.assign(
         **{
@@ -150,13 +191,16 @@ def _rounded(
 def survival_by_cluster(
     time: pd.Series | ArrayLike,
     event: pd.Series | ArrayLike,
-    clusters: pd.Series | ArrayLike,
+    clusters: pd.Series | ArrayLike | None = None,
     *,
     window: float,
     landmark: float | None = None,
     competing: Any = None,
     covariates: pd.DataFrame | None = None,
     strata: pd.Series | ArrayLike | None = None,
+    posterior: pd.DataFrame | ArrayLike | MixtureMarkov | None = None,
+    sequences: AnySequences | None = None,
+    seed: Seed = 1,
 ) -> Survival:
     """Compare the time to an event between clusters, from a landmark on.
 
@@ -168,7 +212,8 @@ def survival_by_cluster(
         Whether the event happened at `time`: booleans, or 0 and 1; with competing events any
         values, of which `competing` names those that compete.
     clusters : Series by id or array (n,)
-        As assigned, without regard to how certain the assignment is.
+        As assigned. Without a `posterior` they are taken as certain; with one the default is each
+        patient's most probable class.
     window : float
         Length of the time in which treatments formed the clusters.
     landmark : float, optional
@@ -178,6 +223,15 @@ def survival_by_cluster(
         For the Cox regression, beside the clusters; the first cluster is the reference.
     strata : Series by id or array (n,), optional
         Such as sites: their baseline hazards differ.
+    posterior : DataFrame by id, array (n, K), or fitted MixtureMarkov with `sequences`, optional
+        Probability of each class for each patient: corrects curves and regression for wrong
+        assignments, with the weights of `mmlca.three_step` (BCH). Given the model itself, the
+        standard errors allow for the uncertainty of its parameters, and errors of classification
+        are not underestimated.
+    sequences : Sequences, optional
+        The patients that the model was fitted to, where `posterior` is a model.
+    seed : int or Generator
+        Of the draws that show how uncertain the model is.
 
     Returns
     -------
@@ -186,7 +240,12 @@ def survival_by_cluster(
     Notes
     -----
     With competing events, log-rank tests and Cox regression are of cause-specific hazards: the
-    competing event ends follow-up. Tests and regression need lifelines (extra `survival`).
+    competing event ends follow-up. Tests and regression of certain classes need lifelines (extra
+    `survival`).
+
+    With memberships, the errors of classification are those of the patients who reach the landmark,
+    among whom the proportions of the classes may differ from those at the start. Standard errors
+    are robust; they include that the errors are estimated and, with a model, its uncertainty.
 
     Examples
     --------
@@ -197,6 +256,14 @@ def survival_by_cluster(
     >>> result.hazards["hazard_ratio"].round(1).tolist()
     [0.5]
     """
+    members = None
+    if posterior is not None:
+        members = read_memberships(posterior, sequences, clusters, time)
+        clusters = members.label
+    elif sequences is not None:
+        raise InputError("sequences= belong to a model; give the model as posterior=.")
+    elif clusters is None:
+        raise InputError("give the clusters of the patients, or their memberships as posterior=.")
     cases = read_cases(time, event, clusters, competing, strata, covariates)
     if len(cases.levels) < 2:
         raise InputError(f"found the single cluster {some(cases.levels)}; at least two are needed.")
@@ -210,6 +277,8 @@ def survival_by_cluster(
             f"nobody of the groups {some(gone)} is followed beyond the landmark at {landmark:g}; "
             "use a shorter window, or leave these groups out."
         )
+    if members is not None:
+        return _of_classes(late, members, excluded, landmark, seed)
     return Survival(
         pooled_curves([risk_table(late)], late.levels),
         log_rank([log_rank_scores(part) for part in late.by_stratum()], late.levels),
@@ -220,11 +289,84 @@ def survival_by_cluster(
     )
 
 
+# --- classes with memberships ---------------------------------------------------------------
+
+
+def _of_classes(
+    late: Cases, members: Memberships, excluded: pd.DataFrame, landmark: float, seed: Seed
+) -> Survival:
+    """Curves, regression and tests, corrected for wrong assignments."""
+    if len(late.levels) < len(members.names):
+        nobody = [name for name in members.names if name not in set(late.levels)]
+        raise InputError(
+            f"no patient with a time is assigned to class {some(nobody)}; use fewer classes, or no "
+            "posterior."
+        )
+    assigned = np.eye(len(late.levels))[late.group]
+    patients = members.among(members.row[late.row], assigned, seed)
+    happened, names = late.event == 1, list(late.levels)
+    curves = []
+    for name, curve in zip(names, class_curves(late.time, late.event, patients), strict=True):
+        low, high = log_log_limits(curve["survival"].to_numpy(), curve["se"].to_numpy() ** 2)
+        curve = curve.assign(low=low, high=high)
+        curve.insert(0, "group", pd.Series([name] * len(curve), dtype=object))
+        curves.append(curve)
+    columns = ["group", "time", *_COUNTS, _EFFECTIVE, *_SHARES, "se"]
+    strata = np.zeros(len(late.time), dtype=np.intp)
+    if late.strata is not None:
+        strata = pd.factorize(late.strata)[0]
+    found = class_hazards(late.time, happened, late.covariates, strata, patients)
+    dummies = np.column_stack([assigned[:, 1:], late.covariates])
+    rests = [_rests_on(column, happened) for column in dummies.T]
+    hazards = pd.DataFrame(
+        {
+            "term": [f"{name} against {names[0]}" for name in names[1:]] + late.terms,
+            "group": pd.array([*names[1:], *[None] * len(late.terms)], dtype=object),
+            "estimate": found.estimate,
+            "se": np.sqrt(np.diag(found.covariance)),
+            "events": [row[0] for row in rests],
+            "others": [row[1] for row in rests],
+        }
+    )
+    return Survival(
+        pd.concat(curves, ignore_index=True)[columns],
+        _wald_tests(names, found),
+        hazard_ratios(hazards),
+        excluded,
+        landmark,
+        bool((late.event == 2).any()),
+        risk_table(late),
+    )
+
+
+def _wald_tests(names: Sequence[Any], found: Hazards) -> pd.DataFrame:
+    """Tests that the log hazard ratios of all classes, and of each pair, are 0."""
+    k = len(names)
+    whole = np.vstack([np.zeros((1, len(found.estimate))), np.eye(k - 1, len(found.estimate))])
+    chosen = [tuple(range(k)), *(combinations(range(k), 2) if k > 2 else [])]
+    rows = []
+    for number, which in enumerate(chosen):
+        first, *others = which
+        labels = tuple(names[i] for i in which)
+        rows.append(
+            {
+                "test": " and ".join(map(str, labels)) if number else "all groups equal",
+                "pair": labels,
+                **wald(whole[others] - whole[first], found.estimate, found.covariance),
+            }
+        )
+    table = pd.DataFrame(rows)
+    return table.assign(p_holm=[np.nan, *holm(table["p_value"][1:].tolist())])
+
+
 # --- patients -------------------------------------------------------------------------------
 
 
 class Cases(NamedTuple):
-    """Times, events (0 none, 1 the event, 2 a competing one), groups as codes, and the rest."""
+    """Times, events (0 none, 1 the event, 2 a competing one), groups as codes, and the rest.
+
+    `row` is the place of each patient in the data.
+    """
 
     time: Floats
     event: NDArray[np.intp]
@@ -234,6 +376,7 @@ class Cases(NamedTuple):
     terms: list[str]
     covariates: Floats
     unknown: NDArray[np.intp]
+    row: NDArray[np.intp]
 
     def of(self, rows: NDArray[np.bool_], landmark: float) -> Cases:
         """Some of them, with times from the landmark on."""
@@ -243,6 +386,7 @@ class Cases(NamedTuple):
             group=self.group[rows],
             strata=None if self.strata is None else self.strata[rows],
             covariates=self.covariates[rows],
+            row=self.row[rows],
         )
 
     def only(self, rows: NDArray[np.bool_]) -> Cases:
@@ -272,6 +416,14 @@ def read_cases(
     groups = aligned(clusters, n, index, "clusters")
     where = None if strata is None else aligned(strata, n, index, "strata")
     terms, x = design(covariates, n, index)
+    if index is not None and isinstance(clusters, pd.Series):
+        absent = ~clusters.index.isin(index)
+        if absent.any():
+            warnings.warn(
+                f"{absent.sum():,} of {len(absent):,} patients with a cluster are not among those "
+                "with a time and are left out.",
+                stacklevel=3,
+            )
     known = ~np.isnan(values) & happened.notna().to_numpy() & groups.notna().to_numpy()
     known &= ~np.isnan(x).any(axis=1)
     if where is not None:
@@ -284,8 +436,12 @@ def read_cases(
         )
     if not known.any():
         raise InputError("no patient has a time, an event and a cluster; are the ids the same?")
-    if not (np.isfinite(values[known]) & (values[known] >= 0)).all():
-        raise InputError(f"times must be at least 0 and finite; found {np.nanmin(values):g}.")
+    bad = ~(np.isfinite(values) & (values >= 0)) & known
+    if bad.any():
+        raise InputError(
+            f"times must be at least 0 and finite; found {some(values[bad])} for {bad.sum():,} of "
+            f"{n:,} patients; correct these times."
+        )
     codes = _event_codes(happened[known], competing)
     kept = groups[known]
     if isinstance(kept.dtype, pd.CategoricalDtype):
@@ -300,6 +456,7 @@ def read_cases(
         terms,
         x[known],
         np.array([(groups[~known] == name).sum() for name in names]),
+        np.flatnonzero(known),
     )
 
 
@@ -411,7 +568,7 @@ def _curve(times: Floats, sums: Floats, coarse: bool) -> pd.DataFrame:
     """A curve from sums (times, 4): at risk, events, competing events, and those who left."""
     at_risk, events, rivals, ended = sums.T
     incidence, variance = incidence_curve(at_risk, events, rivals)
-    low, high = _log_log(1 - incidence, variance)
+    low, high = log_log_limits(1 - incidence, variance)
     frame = pd.DataFrame({"time": times, "at_risk": at_risk, "events": events})
     frame = frame.assign(left=rivals + ended, survival=1 - incidence, low=low, high=high)
     if coarse:
@@ -466,7 +623,7 @@ def incidence_curve(
     return share, np.maximum(variance, 0)
 
 
-def _log_log(survival: Floats, variance: Floats) -> tuple[Floats, Floats]:
+def log_log_limits(survival: Floats, variance: Floats) -> tuple[Floats, Floats]:
     """95 % intervals by the log-log transformation; missing where the curve is at 0 or 1."""
     low, high = np.full_like(survival, np.nan), np.full_like(survival, np.nan)
     ok = (survival > 1e-12) & (survival < 1 - 1e-12)
@@ -481,7 +638,7 @@ def _coarse(rows: pd.DataFrame, step: float, min_count: int) -> pd.DataFrame:
 
     The times are multiples of `step`: that of a single event would reveal one patient.
     """
-    at = np.maximum(np.ceil(rows["time"] / step - 1e-9), 1).rename("at")
+    at = pd.Series(_round_times(rows["time"], step), rows.index, name="at")
     total = {"events": "sum", "left": "sum", "at_risk": "first"}
     by_time = rows.groupby(at).agg({"group": "first", **total, **dict.fromkeys(_SHARES, "last")})
     by_time.insert(1, "time", by_time.index * step)
@@ -497,6 +654,44 @@ def _coarse(rows: pd.DataFrame, step: float, min_count: int) -> pd.DataFrame:
     return part[list(rows)]
 
 
+def _round_times(time: pd.Series, step: float) -> NDArray[np.float64]:
+    """The numbers of the round times at which the stretches with these times end."""
+    return np.asarray(np.maximum(np.ceil(time.to_numpy(float) / step - 1e-9), 1))
+
+
+def _times_of_all(assigned: pd.DataFrame, step: float, min_count: int) -> Floats:
+    """The numbers of the round times at which all classes with memberships show their curves."""
+    table = assigned.assign(
+        at=_round_times(assigned["time"], step), left=assigned["left"] + assigned["competing"]
+    )
+    counts = table.pivot_table(
+        values=["events", "left"], index="at", columns="group", aggfunc="sum", fill_value=0
+    )
+    return np.asarray(counts.index.to_numpy(float)[coarse_times(counts, min_count)])
+
+
+def _coarse_class(rows: pd.DataFrame, step: float, kept: Floats) -> pd.DataFrame:
+    """The curve of a class with memberships at the round times `kept`.
+
+    A stretch in which the curve ends, because too few are at risk, is left out.
+    """
+    stretch = np.searchsorted(kept, _round_times(rows["time"], step))
+    last = rows.iloc[-1]
+    over = last["at_risk"] - last["events"] - last["left"] < 1e-6
+    complete = stretch < len(kept)
+    if not over and kept[-1:].size:
+        complete &= kept[np.minimum(stretch, len(kept) - 1)] < _round_times(rows["time"], step)[-1]
+    how: dict[str, Any] = {"group": "first", "events": "sum", "left": "sum", "at_risk": "first"}
+    how |= {_EFFECTIVE: "first", **dict.fromkeys([*_SHARES, "se"], "last")}
+    part = rows[complete].groupby(stretch[complete]).agg(how)
+    part.insert(1, "time", kept[part.index] * step)
+    if over and len(part):
+        _end_by_life_table(part)
+    part[[*_SHARES, "se"]] = part[[*_SHARES, "se"]].round(_DIGITS)
+    part[_counts_of(part)] = part[_counts_of(part)].round()
+    return part[list(rows)]
+
+
 def _end_by_life_table(part: pd.DataFrame) -> None:
     """Where nobody is left after the last time, the curve ends at the life-table estimate.
 
@@ -504,14 +699,13 @@ def _end_by_life_table(part: pd.DataFrame) -> None:
     life table takes those who leave as half at risk, so that it follows from the counts alone.
     """
     risk, events, left = (float(part[name].iloc[-1]) for name in ("at_risk", "events", "left"))
-    if risk > events + left:
+    if risk > events + left + 1e-6:
         return
     before = float(part["survival"].iloc[-2]) if len(part) > 1 else 1.0
-    part.iloc[-1, part.columns.get_indexer(["survival", "low", "high"])] = [
-        before * (1 - min(events / (risk - left / 2), 1.0)),
-        np.nan,
-        np.nan,
-    ]
+    names = [name for name in (*_SHARES, "se") if name in part]
+    part.iloc[-1, part.columns.get_indexer(names)] = np.nan
+    share = before * (1 - min(events / (risk - left / 2), 1.0))
+    part.iloc[-1, part.columns.get_loc("survival")] = share
 
 
 def _round_step(longest: float) -> float:
