@@ -1,21 +1,37 @@
-"""Figure of the probability of leaving a state, by time in state and period."""
+"""Figures of the probability of leaving a state, by time in state and period."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from font.errors import InputError
-from mmlca.figures.canvas import MARKERS, SMALL, TEXT, legend_over, new_axes
+from mmlca.figures.canvas import (
+    MARKERS,
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    begins_row,
+    legend_of_all,
+    legend_over,
+    new_axes,
+    panel_grid,
+    style,
+    title_lines,
+)
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import some
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _DASHES = ("-", "--", ":", "-.")
+_MOST_IN_A_ROW = 3
 
 
 def plot_leaving(
@@ -53,38 +69,86 @@ def plot_leaving(
     if state not in states:
         raise InputError(f"the model has no state {state!r}; it has {some(states)}.")
     table = _with_limits(model.leaving_[model.leaving_["state"] == state], errors, model)
-    by = "stay" if form.stays else "period"
-    labels = form.bins if form.stays else form.period_labels
-    lines = form.period_labels if form.stays else [""]
     own = ax is None
     ax = new_axes(ax)
-    n_classes = model.params_.n_classes
-    for k in range(n_classes):
+    _draw(ax, table, {k: f"Class {k}" for k in range(1, model.params_.n_classes + 1)})
+    what = f"Windows in {state} so far" if form.stays else "Window since the start"
+    ax.set_xlabel(what, fontsize=TEXT, color=INK)
+    ax.set_ylabel(f"Probability of leaving {state}", fontsize=TEXT, color=INK)
+    legend_over(ax, own, fontsize=SMALL)
+    return ax
+
+
+def plot_leaving_table(
+    errors: pd.DataFrame, *, names: Mapping[int, str], windows: str = "windows"
+) -> Figure:
+    """The same from a table of estimates alone, with a panel for each state.
+
+    Parameters
+    ----------
+    errors : DataFrame
+        As `MixtureMarkov.standard_errors` returns it, with `stay` and `period`; values may be
+        missing. States that have none are left out.
+    names : {class: name}
+    windows : str
+        What windows are called, in the plural.
+    """
+    table = errors[errors["parameter"] == "leave"]
+    table = table.rename(columns={"from": "state", "estimate": "leaving"})
+    shown = table.groupby("state", sort=False)["leaving"].transform(lambda x: x.notna().any())
+    if not shown.any():
+        raise ValueError("none of the probabilities of leaving may be shown")
+    table = table[shown]
+    states = list(dict.fromkeys(table["state"]))
+    wide = ONE_COLUMN if len(states) == 1 else TWO_COLUMNS
+    figure, panels = panel_grid(
+        len(states), _MOST_IN_A_ROW, lambda n_rows: (wide, n_rows * 2.0 + 0.7)
+    )
+    for ax, state in zip(panels, states, strict=True):
+        style(ax)
+        _draw(ax, table[table["state"] == state], names)
+        ax.set_title(title_lines(state, 26), fontsize=TEXT, color=INK)
+        if begins_row(ax):
+            ax.set_ylabel("Probability of leaving", fontsize=TEXT)
+    top = max(ax.get_ylim()[1] for ax in panels)
+    for ax in panels:
+        ax.set_ylim(0, top)
+    legend_of_all(figure, panels, ncols=3)
+    by_stay = (table["stay"] != "").any()
+    what = "in the state so far" if by_stay else "since the start"
+    figure.supxlabel(f"{windows.capitalize()} {what}", fontsize=TEXT)
+    return figure
+
+
+def _draw(ax: Axes, table: pd.DataFrame, names: Mapping[int, str]) -> None:
+    """The lines of one state: `class`, `stay`, `period`, `leaving`, `low` and `high`."""
+    stays, periods = (list(dict.fromkeys(table[name])) for name in ("stay", "period"))
+    by, lines = ("stay", periods) if len(stays) > 1 else ("period", [None])
+    labels = stays if by == "stay" else periods
+    for i, (k, name) in enumerate(names.items()):
         for number, period in enumerate(lines):
-            rows = table[table["class"] == k + 1]
-            rows = rows[rows["period"] == period] if form.stays else rows
-            at = rows[by].map(labels.index).to_numpy() + 0.12 * (k - (n_classes - 1) / 2)
+            rows = table[table["class"] == k]
+            rows = rows if period is None else rows[rows["period"] == period]
+            rows = rows[rows["leaving"].notna()]
+            if not len(rows):
+                continue
+            at = rows[by].map(labels.index).to_numpy() + 0.12 * (i - (len(names) - 1) / 2)
             ax.errorbar(
                 at,
                 rows["leaving"],
                 np.abs(rows[["low", "high"]].to_numpy().T - rows["leaving"].to_numpy()),
-                color=group_colour(k),
-                marker=MARKERS[k % len(MARKERS)],
+                color=group_colour(i),
+                marker=MARKERS[i % len(MARKERS)],
                 linestyle=_DASHES[number % len(_DASHES)],
                 linewidth=1.2,
                 markersize=4,
                 elinewidth=0.8,
-                label=f"Class {k + 1}{f', windows {period}' if period else ''}",
+                label=f"{name}, windows {period}" if period else name,
             )
     ax.set_xticks(range(len(labels)), labels)
     ax.set_xlim(-0.5, len(labels) - 0.5)
     ax.set_ylim(bottom=0)
-    what = f"Windows in {state} so far" if form.stays else "Window since the start"
-    ax.set_xlabel(what, fontsize=TEXT, color=INK)
-    ax.set_ylabel(f"Probability of leaving {state}", fontsize=TEXT, color=INK)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    legend_over(ax, own, fontsize=SMALL)
-    return ax
 
 
 def _with_limits(table: pd.DataFrame, errors: pd.DataFrame | None, model: Any) -> pd.DataFrame:

@@ -261,8 +261,8 @@ def plot_stays(
 ) -> Figure:
     """The probability of leaving a state by the time spent in it. Draws `result.stays`.
 
-    Dots are the patients, lines what a Markov chain expects: the same share at all durations
-    (geometric lengths of stay).
+    Dots are the patients, lines what the model expects: of plain chains the same share at all
+    durations (geometric lengths of stay).
 
     Parameters
     ----------
@@ -291,8 +291,13 @@ def plot_stays(
             dots: dict[str, Any] = {"color": colour[state], "markersize": 2.8}
             dots["marker"] = MARKERS[number % len(MARKERS)]
             ax.plot(rows["duration"], rows["leaving"], ls="", label=str(state), **dots)
-            ends = [rows["duration"].min() - 0.4, rows["duration"].max() + 0.4]
-            ax.plot(ends, rows["expected"].iloc[[0, -1]], color=colour[state], linewidth=1)
+            expected = rows.set_index("duration")["expected"].dropna()
+            if len(expected):
+                at = np.arange(expected.index.min(), expected.index.max() + 1)
+                level = expected.iloc[0] if expected.nunique() == 1 else np.nan
+                line = expected.reindex(at, fill_value=level).to_numpy()  # not across a gap
+                at, line = np.r_[at[0] - 0.4, at, at[-1] + 0.4], np.r_[line[0], line, line[-1]]
+                ax.plot(at, line, color=colour[state], linewidth=1)
         ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
@@ -304,7 +309,7 @@ def plot_stays(
     for ax in panels:
         ax.set_ylim(0, top)
     legend_of_all(figure, panels, ncols=6)
-    key = "dots: patients; lines: what a Markov chain expects"
+    key = "dots: patients; lines: what the model expects"
     figure.supxlabel(f"{xlabel} in the state so far\n({key})", fontsize=TEXT)
     return figure
 

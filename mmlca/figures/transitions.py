@@ -268,12 +268,28 @@ def plot_estimate_table(
     """Matrices as `plot_transitions(model)` draws them, from a table of estimates alone.
 
     The table is that of `MixtureMarkov.standard_errors`, whose values may be missing; `names` are
-    those of the classes.
+    those of the classes. Of chains that are not plain it has the next states of those who leave
+    instead of all transitions, with a panel for each class and period.
     """
     shares, states = _class_shares(errors), list(states)
     blank = np.full((len(shares), len(states) + 1, len(states)), np.nan)
-    value = _cells(errors, "estimate", blank, states)
-    return _draw_estimates(value, shares, _limits(errors, len(shares), states), states, names)
+    destinations = errors["parameter"] == "destination"
+    if not destinations.any():
+        value = _cells(errors, "estimate", blank, states)
+        return _draw_estimates(value, shares, _limits(errors, len(shares), states), states, names)
+    periods = list(dict.fromkeys(errors.loc[destinations, "period"]))
+    parts = [errors[~destinations | (errors["period"] == period)] for period in periods]
+    values, limits = (
+        np.stack(cells, axis=1).reshape(-1, *cells[0].shape[1:])
+        for cells in (
+            [_cells(part, "estimate", blank, states) for part in parts],
+            [_limits(part, len(shares), states) for part in parts],
+        )
+    )
+    titles = [f"{name}, windows {p}" if p else name for name in names for p in periods]
+    return _draw_estimates(
+        values, np.repeat(shares, len(periods)), limits, states, titles, leavers=True
+    )
 
 
 def _draw_estimates(
@@ -282,8 +298,13 @@ def _draw_estimates(
     limits: Floats | None,
     states: list[str],
     names: Sequence[str],
+    *,
+    leavers: bool = False,
 ) -> Figure:
-    """First states and transitions (K, S + 1, S), shares (K,) and limits (K, S + 1, S, 2)."""
+    """First states and transitions (K, S + 1, S), shares (K,) and limits (K, S + 1, S, 2).
+
+    Transitions of `leavers` leave their state, so that its cell is empty.
+    """
     import matplotlib as mpl
 
     size = len(states)
@@ -294,6 +315,7 @@ def _draw_estimates(
         image = panel.imshow(values[k], cmap=shades, vmin=0, vmax=1, aspect="auto")
         for (i, j), rate in np.ndenumerate(values[k]) if size <= 12 else ():
             text = rate_text(rate) if np.isfinite(rate) else "–"
+            text = "" if leavers and i == j + 1 else text
             if limits is not None and np.isfinite(limits[k, i, j]).all():
                 text += "\n" + "–".join(map(decimal_text, limits[k, i, j]))
             less = 1 if limits is None else 1.5
@@ -303,7 +325,8 @@ def _draw_estimates(
         panel.set_title(title_lines(f"{names[k]}{size_text}", 26), fontsize=TEXT, color=INK)
         _name_states(panel, states, ["first", *states], begins_row(panel))
     colour_bar(image, axes, "Estimated probability")
-    note = "To" if limits is None else "To (below each probability: 95 % limits)"
+    note = "To, of those who leave" if leavers else "To"
+    note += "" if limits is None else " (below each probability: 95 % limits)"
     figure.supxlabel(note, fontsize=TEXT)
     figure.supylabel("From", fontsize=TEXT)
     return figure
@@ -327,7 +350,8 @@ def _cells(errors: pd.DataFrame, column: str, start: Floats, states: list[str]) 
     Cells that the table does not have keep the values of `start`.
     """
     code, cells = {state: i for i, state in enumerate(states)}, start.copy()
-    for row in errors[errors["parameter"].isin(["initial", "transition"])].to_dict("records"):
+    shown = errors["parameter"].isin(["initial", "transition", "destination"])
+    for row in errors[shown].to_dict("records"):
         before = 0 if row["parameter"] == "initial" else 1 + code[row["from"]]
         cells[int(row["class"]) - 1, before, code[row["to"]]] = row[column]
     return cells

@@ -184,7 +184,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         *,
         n_init: int = 40,
         search: SearchKind = "default",
-        init: MarkovParams | None = None,
+        init: AnyParams | None = None,
         prior: float = PRIOR_OF_FITS,
         zeros: Iterable[tuple[Any, Any]] | None = None,
         accelerate: bool = True,
@@ -377,16 +377,16 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._forbidden = settings.zeros
         occurring = forms.occurring_cells(patterns)
         limits = (patterns.layout, self.n_classes, settings.zeros, self.init, max(len(names), 1))
-        self._n_occurring = count_parameters(*limits, occurring=occurring)
+        self.n_occurring_ = count_parameters(*limits, occurring=occurring)
         plain = patterns.form == PLAIN
-        self.n_parameters_ = count_parameters(*limits) if plain else self._n_occurring
+        self.n_parameters_ = count_parameters(*limits) if plain else self.n_occurring_
         self.__dict__.pop("_intervals", None)
         if rows is None:
             self.__dict__.pop("coefficients_", None)
         else:
             n_effects = (rows.design.shape[1] - 1) * (self.n_classes - 1)
-            self.n_parameters_, self._n_occurring = (
-                n + n_effects for n in (self.n_parameters_, self._n_occurring)
+            self.n_parameters_, self.n_occurring_ = (
+                n + n_effects for n in (self.n_parameters_, self.n_occurring_)
             )
         self.loglik_path_ = result.path[:, 0] * unit
         self.penalised_path_ = result.path[:, 1] * unit

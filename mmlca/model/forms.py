@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -173,18 +175,36 @@ def leaving_text(params: FormParams, k: int, state: int, name: str) -> str:
     '31 % leave TNFi after 1 window, 15 % after 2–3, 4 % after 4+'
     """
     form = params.form
+    return leaving_words(name, form.bins, form.period_labels, params.leaving[k, :, :, state])
+
+
+def leaving_words(
+    name: str,
+    bins: Sequence[str],
+    periods: Sequence[str],
+    shares: NDArray[np.float64],
+    windows: tuple[str, str] = ("window", "windows"),
+) -> str:
+    """How often a state is left, in words; `shares` (periods, bins) that are NaN are left out.
+
+    >>> leaving_words("TNFi", ["1", "2–3", "4+"], [""], np.array([[0.31, np.nan, 0.04]]))
+    '31 % leave TNFi after 1 window, 4 % after 4+'
+    """
     parts: list[str] = []
-    for p, period in enumerate(form.period_labels):
-        shares = [f"{100 * share:.0f} %" for share in params.leaving[k, p, :, state]]
-        first = f"{shares[0]} leave {name}" if not parts else shares[0]
-        if form.stays:
-            window = " window" if form.bins[0] == "1" else " windows"
-            bins = [form.bins[0] + (window if not parts else ""), *form.bins[1:]]
-            text = ", ".join(
-                f"{share} after {label}"
-                for share, label in zip([first, *shares[1:]], bins, strict=True)
-            )
-        else:
-            text = first
-        parts.append(f"{text} (in windows {period})" if period else text)
+    for period, row in zip(periods, shares, strict=True):
+        words: list[str] = []
+        for label, share in zip(bins, row, strict=True):
+            if np.isnan(share):
+                continue
+            leave = "" if parts or words else f" leave {name}"
+            unit = "" if parts or words else f" {windows[label != '1']}"
+            words.append(f"{_percent(share)}{leave}{f' after {label}{unit}' if label else ''}")
+        if words:
+            parts.append(", ".join(words) + (f" (in {windows[1]} {period})" if period else ""))
     return "; ".join(parts)
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.005:
+        return "<1 %"
+    return f"{100 * share:.0f} %"

@@ -205,6 +205,11 @@ class FormParams:
 AnyParams: TypeAlias = MarkovParams | FormParams
 
 
+def read_params(stored: Mapping[str, Any]) -> AnyParams:
+    """Parameters of any form, as `to_dict` gives them."""
+    return (FormParams if "form" in stored else MarkovParams).from_dict(stored)
+
+
 def _read_arrays(given: Mapping[str, ArrayLike]) -> tuple[dict[str, Floats], int, int]:
     """Parameters as arrays of floats, and the numbers of classes and states."""
     arrays = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -94,7 +94,7 @@ def select_n_classes(
     kept = {name: settings[name] for name in _PASSED_ON if name in settings}
     own = make_form(*(settings.pop(name, None) for name in Form._fields))
     tried = [own] if forms is None else _read_forms(forms, own)
-    finest = _find_finest(tried, sites)
+    finest = find_finest(tried, sites)
     ks, parts = list(ks), []
     for form in tried:
         fits, tests = {}, {}
@@ -105,8 +105,7 @@ def select_n_classes(
             if blrt and k > 1:
                 tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept, **parts_of)
             model = MixtureMarkov(k, seed=seed, **parts_of, **settings)
-            model._finest = finest
-            fits[site, k] = fit_quietly(model, sites[site])
+            fits[site, k] = fit_quietly(model, sites[site], finest)
         table = _criteria_of(fits, n, tests if blrt else None, by_cells=forms is not None)
         parts.append(table if forms is None else table.assign(form=form.title))
     table = _choose(pd.concat(parts, ignore_index=True), criterion)
@@ -134,7 +133,7 @@ def _read_forms(forms: Iterable[AnyForm], own: Form) -> list[Form]:
     return tried
 
 
-def _find_finest(forms: list[Form], sites: Mapping[str, Sequences]) -> Form | None:
+def find_finest(forms: Sequence[Form], sites: Mapping[str, Sequences]) -> Form | None:
     """The form with the cut points of all, whose steps several forms are compared on.
 
     None where no window is missing, or for a single form, since all steps count then.
@@ -186,11 +185,15 @@ def candidates(
     return pairs
 
 
-def fit_quietly(model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
-    """Fit without the warnings that a table of models has columns for (replicated, converged)."""
+def fit_quietly(model: MixtureMarkov, data: Sequences, finest: Form | None = None) -> MixtureMarkov:
+    """Fit without the warnings that a table of models has columns for (replicated, converged).
+
+    With `finest` on the steps that forms are compared on, see `find_finest`.
+    """
+    model._finest = finest
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the best of|EM stopped")
-        if model._finest is not None:  # the comparison has counted them
+        if finest is not None:  # the comparison has counted them
             warnings.filterwarnings("ignore", ".* are left out because windows are missing")
         return model.fit(data)
 
@@ -199,10 +202,13 @@ def compare_fits(
     fits: Mapping[tuple[str, int], MixtureMarkov],
     criterion: Criterion,
     n: SampleSize,
-    tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None = None,
+    by_cells: bool = False,
 ) -> pd.DataFrame:
-    """The table of `select_n_classes` from the fits, by site and K, and the tests if any."""
-    return _choose(_criteria_of(fits, n, tests), criterion)
+    """The table of `select_n_classes` from the fits, by site and K.
+
+    `by_cells` counts the parameters of cells that occur, so that forms can be compared.
+    """
+    return _choose(_criteria_of(fits, n, None, by_cells), criterion)
 
 
 def _criteria_of(
@@ -211,7 +217,7 @@ def _criteria_of(
     tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None,
     by_cells: bool = False,
 ) -> pd.DataFrame:
-    """The table without the choice; `by_cells` counts the parameters of cells that occur."""
+    """The table without the choice."""
     rows = [{"site": site, **_row(m, k, n, by_cells)} for (site, k), m in fits.items()]
     table = pd.DataFrame(rows)
     if tests is not None:
@@ -230,6 +236,27 @@ def _choose(table: pd.DataFrame, criterion: Criterion) -> pd.DataFrame:
     table["chosen"] = table.index.isin(table.groupby("site", sort=False)[criterion].idxmin())
     table.attrs |= {"n_classes": vote(table), "criterion": criterion}
     return table
+
+
+def best_form(table: pd.DataFrame, criterion: Criterion) -> str:
+    """The form that describes all sites best: that with the smallest sum of the criterion.
+
+    The sum is over the sites, each with its own best number of classes for the form: the sites'
+    models together are one model of all patients. Of equals, the first in the table.
+
+    Examples
+    --------
+    >>> best_form(pd.DataFrame({"site": ["A", "A", "B", "B"], "form": ["plain", "other"] * 2,
+    ...                         "classes": 2, "bic": [10.0, 7.0, 20.0, 22.0]}), "bic")
+    'other'
+    """
+    return str(sum_by_form(table, criterion).idxmin())
+
+
+def sum_by_form(table: pd.DataFrame, criterion: str) -> pd.Series:
+    """The sum over sites of the smallest value of the criterion, by form."""
+    best = table.groupby(["form", "site"], sort=False)[criterion].min()
+    return best.groupby("form", sort=False).sum()
 
 
 def vote(table: pd.DataFrame) -> int:
@@ -308,18 +335,26 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
     return int(table["classes"].max())
 
 
-def _row(model: MixtureMarkov, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
-    criteria, n_parameters = model.criteria(n), model.n_parameters_
+def criteria_of(model: MixtureMarkov, n: SampleSize, by_cells: bool) -> dict[str, float]:
+    """The number of parameters and the criteria of a fit.
+
+    `by_cells` counts the parameters of cells that occur in the data, for plain chains too.
+    """
+    n_parameters, criteria = model.n_parameters_, model.criteria(n)
     if by_cells:
-        n_parameters = model._n_occurring
+        n_parameters = model.n_occurring_
         size = model.n_sequences_ if n == "sequences" else model.n_timepoints_
         entropy = model.classification_entropy_
         criteria = information_criteria(model.loglik_, n_parameters, size, entropy)
+    named = {name: float(criteria[name]) for name in ("aic", "bic", "sabic", "caic", "icl")}
+    return {"parameters": n_parameters} | named
+
+
+def _row(model: MixtureMarkov, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
     return {
         "classes": k,
         "loglik": model.loglik_,
-        "parameters": n_parameters,
-        **{name: criteria[name] for name in ("aic", "bic", "sabic", "caic", "icl")},
+        **criteria_of(model, n, by_cells),
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
         "smallest": float(model.params_.weights.min()),

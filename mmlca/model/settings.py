@@ -89,6 +89,7 @@ class FormSettings(Settings):
         None,
         "Cut points of time in state, on which leaving depends: 2,4 for windows 1, 2–3 and 4+.",
         example=(2, 4),
+        alternatives=Alternatives("cut points of time in state"),
     )
     periods: CutPoints | None = setting(
         None,
@@ -96,8 +97,31 @@ class FormSettings(Settings):
         example=(5,),
     )
     shared: Literal["destinations"] | None = setting(
-        None, "What periods share: destinations, so that they change the leaving of states alone."
+        None,
+        "What periods share: destinations, so that they change the leaving of states alone.",
+        example="destinations",
     )
+
+
+class ChainSettings(FormSettings, ModelSettings):
+    """How each model is fitted, and which parts its chains have; see `mmlca.MixtureMarkov`."""
+
+    form: Literal["compare", "plain", "given"] | None = setting(
+        None,
+        "Form of the chains: plain; given by stays and periods (stays = [2, 4] if there are none); "
+        "or compare: the lower criterion decides between the two. Default: compare where numbers "
+        "of classes are compared, otherwise given if there are stays or periods, else plain.",
+        example="plain",
+        alternatives=Alternatives("form of the chains", ("plain", "given"), "forms"),
+    )
+
+    @model_validator(mode="after")
+    def _makes_a_form(self) -> ChainSettings:
+        if self.stays or self.periods or self.shared:
+            from mmlca.sequences.forms import make_form
+
+            make_form(self.stays, self.periods, self.shared)
+        return self
 
 
 class InferenceSettings(Settings):

@@ -128,6 +128,7 @@ class ModelFile(_Strict):
     converged: bool
     n_replicated: Annotated[int, Field(ge=0)]
     n_searches: Annotated[int, Field(ge=0)] | None = None  # absent from older files
+    n_occurring: Annotated[int, Field(ge=0)] | None = None
 
 
 class FormFile(ModelFile):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from ehr_prep.build import pseudo_sites
 from font.ensemble import Ensemble
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.labels import LabelPatterns, label
 from font.refinement import Refined, check_family, refine_clusters
 from font.stability import suggest_n_clusters
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.selection import candidates, fit_quietly, vote
+from mmlca.model.forms import too_fine
+from mmlca.model.selection import best_form, candidates, find_finest, fit_quietly, vote
+from mmlca.sequences.forms import PLAIN, Form
 from mmlca.sequences.type import Sequences
 from mmlca.study.processes import Processes
 from mmlca.study.results.models import comparison
@@ -85,18 +88,109 @@ def resample(study: Study, data: Mapping[str, Sequences]) -> dict[str, Sequences
     return pseudo_sites(data, n_per_site=rules.per_site, fraction=rules.fraction, seed=study.seed)
 
 
+def used_form(study: Study) -> Form:
+    """The form of a study in which it is not compared with another one."""
+    return PLAIN if study.form_rule == "plain" else study.given_form
+
+
+def compares(study: Study) -> bool:
+    """Whether models are compared at all, to choose their number of classes or their form."""
+    return study.classes.number == "vote" or study.form_rule == "compare"
+
+
+class Comparison(NamedTuple):
+    """Models of different numbers of classes and forms of chains, at each site and resample.
+
+    `table` is that of `mmlca.study.results.models.comparison`; it has all forms for whole sites, of
+    resamples only the `form` that is used, and `chosen` marks the number of classes that each of
+    them chooses for that form. `fits` are the models of that form; they are not `final` if they
+    leave out steps so that another form could be compared on the same ones.
+    """
+
+    table: pd.DataFrame
+    form: Form
+    fits: Fits
+    final: bool
+
+
 def compare_numbers(
     study: Study,
-    data: Mapping[str, Sequences],
+    sites: Mapping[str, Sequences],
+    resamples: Mapping[str, Sequences],
     processes: Processes,
     progress: Progress | None = None,
-) -> tuple[pd.DataFrame, Fits]:
-    """Fits of each candidate number of classes to each data set, as a table and as models."""
+) -> Comparison:
+    """Compare forms of chains at the sites, and numbers of classes at sites and resamples.
+
+    Unless the study names the form to use, it is the one with the smallest sum over sites of the
+    criterion, each site with its own best number of classes. Resamples have no say, since they
+    contain the sites' patients again.
+    """
+    forms, criterion = _forms_to_compare(study, {**sites, **resamples}), study.classes.criterion
+    with warnings.catch_warnings():
+        if study.form_rule != "compare":  # nothing is decided on the same steps then
+            warnings.simplefilter("ignore", ReportWarning)
+        finest = find_finest(forms, sites)
+    if finest is not None and study.form_rule != "compare":
+        forms, finest = [used_form(study)], None
+    fits = {form: _fit_numbers(study, sites, form, processes, progress, finest) for form in forms}
+    tables = {form: _table_of(study, part, len(forms) > 1) for form, part in fits.items()}
+    table = pd.concat(list(tables.values()), ignore_index=True)
+    used = used_form(study)
+    if study.form_rule == "compare":
+        best = best_form(table, criterion)
+        used = next(form for form in forms if form.title == best)
+    table["chosen"] &= table["form"] == used.title
+    own = fits[used]
+    if resamples:
+        more = _fit_numbers(study, resamples, used, processes, progress, finest)
+        table = pd.concat([table, _table_of(study, more, len(forms) > 1)], ignore_index=True)
+        own = own | more
+    return Comparison(table, used, own, finest is None)
+
+
+def _forms_to_compare(study: Study, data: Mapping[str, Sequences]) -> list[Form]:
+    """The plain chain, and the form that the study gives, if there are enough data for it.
+
+    A form that the study names is refused where there are too few.
+    """
+    given = study.given_form
+    if given == PLAIN:
+        return [PLAIN]
+    for name, part in data.items():
+        if reason := too_fine(part.patterns_of(given)):
+            if study.form_rule == "given" or study.model.stays or study.model.periods:
+                raise InputError(f"{name}: {reason}")
+            warnings.warn(
+                ReportWarning(
+                    f"chains {given.title} were not compared with plain ones: at {name}, nobody is "
+                    "seen for long enough in a state, or there are too few steps."
+                ),
+                stacklevel=3,
+            )
+            return [PLAIN]
+    return [PLAIN, given]
+
+
+def _fit_numbers(
+    study: Study,
+    data: Mapping[str, Sequences],
+    form: Form,
+    processes: Processes,
+    progress: Progress | None,
+    finest: Form | None,
+) -> Fits:
+    """Fits of each candidate number of classes to each data set."""
     rules = study.classes
-    tried = candidates(data, rules.candidates, rules.criterion)
-    fits = _fit_all(study, data, tried, processes, progress)
-    table = comparison(fits, rules.criterion, rules.count).rename(columns={"model": "site"})
-    return table, fits
+    numbers = rules.candidates if rules.number == "vote" else (rules.number,)
+    tried = candidates(data, numbers, rules.criterion, form)
+    return _fit_all(study, data, tried, form, processes, progress, finest)
+
+
+def _table_of(study: Study, fits: Fits, by_cells: bool) -> pd.DataFrame:
+    rules = study.classes
+    table = comparison(fits, rules.criterion, rules.count, by_cells=by_cells)
+    return table.rename(columns={"model": "site"})
 
 
 def check_number(study: Study, data: Mapping[str, Sequences]) -> None:
@@ -127,19 +221,22 @@ def fit_models(
     n_classes: int,
     processes: Processes,
     progress: Progress | None = None,
+    form: Form = PLAIN,
 ) -> Models:
     """One model for each of the data sets."""
     wanted = [(name, n_classes) for name in data]
-    fits = _fit_all(study, data, wanted, processes, progress)
+    fits = _fit_all(study, data, wanted, form, processes, progress)
     return {name: model for (name, _), model in fits.items()}
 
 
 def _fit_all(
     study: Study,
     data: Mapping[str, Sequences],
-    wanted: list[tuple[str, int]],
+    wanted: Sequence[tuple[str, int]],
+    form: Form,
     processes: Processes,
     progress: Progress | None,
+    finest: Form | None = None,
 ) -> Fits:
     """Models by data set and number of classes, side by side if there are processes for it.
 
@@ -149,23 +246,27 @@ def _fit_all(
     if sum(len(data[name].patterns) * k for name, k in wanted) > _LARGE:
         processes.start()
     n_jobs = processes.n // max(len(wanted), 1) if processes.running else processes.n
-    settings = {"seed": study.seed, "n_jobs": max(n_jobs, 1), **_search(study)}
+    settings = {"seed": study.seed, "n_jobs": max(n_jobs, 1), **_search(study), **form._asdict()}
     tasks = {
-        (name, k): processes.submit(_fit_one, name, MixtureMarkov(k, **settings), data[name])
+        (name, k): processes.submit(
+            _fit_one, name, MixtureMarkov(k, **settings), data[name], finest
+        )
         for name, k in sorted(wanted, key=lambda pair: -pair[1])  # the longest first
     }
     fits = {}
     for (name, k), task in tasks.items():
         if progress is not None:
-            progress(f"{name}, K = {k}")
+            progress(f"{name}, K = {k}{'' if form == PLAIN else f', {form.title}'}")
         fits[name, k] = task()
     return {pair: fits[pair] for pair in wanted}
 
 
-def _fit_one(name: str, model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
+def _fit_one(
+    name: str, model: MixtureMarkov, data: Sequences, finest: Form | None
+) -> MixtureMarkov:
     """A fit whose errors name the data set; the report's table of models has its warnings."""
     try:
-        return fit_quietly(model, data)
+        return fit_quietly(model, data, finest)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 
@@ -176,6 +277,7 @@ def free_numbers(
     resamples: Mapping[str, Sequences],
     fits: Fits,
     n_classes: int,
+    form: Form,
     processes: Processes,
 ) -> pd.DataFrame:
     """Numbers of clusters that ensembles of models with one to three more classes suggest.
@@ -186,7 +288,7 @@ def free_numbers(
     for k in sorted({n_classes + 1, n_classes + 2, n_classes + 3} & {*study.classes.candidates}):
         known = {name: fits[name, k] for name in resamples if (name, k) in fits}
         missing = {name: part for name, part in resamples.items() if name not in known}
-        models[k] = known | fit_models(study, missing, k, processes)
+        models[k] = known | fit_models(study, missing, k, processes, form=form)
     rules = study.ensemble
     settings = {"weights": rules.weights, "distance": rules.distance, "method": rules.method}
     return suggest_n_clusters(models, sequences, seed=study.seed, **settings).reset_index()

@@ -151,7 +151,7 @@ def headline(
     searches that reached the maximum of a model.
     """
     numbers = [*_patients(results), Number(Kind.CLUSTERS, combined.n_groups)]
-    if choice is not None:
+    if choice is not None and study.classes.number == "vote":
         sites, resamples = (part == combined.n_groups for part in votes(study, choice))
         numbers.append(Number(Kind.VOTES, int(sites.sum())))
         if len(resamples):

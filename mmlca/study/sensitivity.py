@@ -18,6 +18,7 @@ import pandas as pd
 from font.errors import InputError
 from font.files import hold
 from font.metrics import compare_clusterings, match_labels
+from mmlca.sequences.forms import PLAIN
 from mmlca.study import analysis as analyse
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
@@ -129,12 +130,12 @@ def _run_variants(
             key = make_key(key, hashes)
         with results.step("choose", _key_of(study, key)) as needed:
             if needed:
-                show("Choosing the number of classes", 0.02)
-                n_classes = _choose_number(study, sequences, processes)
-                results.json("choice.json", n_classes)
+                show("Choosing the model", 0.02)
+                choice = _choose(study, sequences, processes)
+                results.json("choice.json", choice)
             else:
-                n_classes = int(results.read_json("choice.json"))
-        main_study = study.changed(classes={"number": n_classes})
+                choice = results.read_json("choice.json")
+        main_study = study.changed(**choice)
         others = variants(main_study)
         key = _key_of(main_study, key)  # all are compared with it
         show("Main analysis", 0.1)
@@ -224,9 +225,13 @@ def _too_many(n: int) -> str:
 
 
 def _main_choice(study: Study, factor: str) -> Any:
-    """The choice of the main analysis; `max_carry` is one only with "carry_forward_max"."""
+    """The choice of the main analysis; some are one only with another setting."""
     if factor == "max_carry" and study.rules.impute != "carry_forward_max":
         return None
+    if factor == "forms":
+        return study.form_rule
+    if factor == "stays":
+        return None if study.form_rule == "plain" else study.given_form.stays
     _, section, key = FACTORS[factor]
     return getattr(getattr(study, section) if section else study, key)
 
@@ -245,6 +250,10 @@ def _apply_choices(study: Study, choices: Mapping[str, Any]) -> Study:
         rules["days"] = None
     if "max_carry" in choices and "impute" not in choices:
         rules["impute"] = "carry_forward_max"
+    if "stays" in choices and "forms" not in choices:
+        settings["model"]["form"] = "given"
+    if settings["model"]["form"] == "plain":
+        settings["model"]["stays"] = study.model.stays
     idle = {
         "max_carry": rules["impute"] != "carry_forward_max",
         "combination_days": rules["states"] != "combinations",
@@ -265,19 +274,29 @@ def _key_of(study: Study, key: str) -> str:
 # --- analyses ----------------------------------------------------------------------------
 
 
-def _choose_number(study: Study, sequences: Mapping[str, Any], processes: Processes) -> int:
-    if isinstance(study.classes.number, int):
-        return study.classes.number
-    # the vote is of whole sites
-    choice, _ = analyse.compare_numbers(study, sequences, processes)
-    return analyse.chosen_number(study, choice)
+def _choose(
+    study: Study, sequences: Mapping[str, Any], processes: Processes
+) -> dict[str, dict[str, Any]]:
+    """The number of classes and the form of the chains, as settings that give them."""
+    number, form = study.classes.number, analyse.used_form(study)
+    if analyse.compares(study):  # whole sites decide
+        found = analyse.compare_numbers(study, sequences, {}, processes)
+        number, form = analyse.chosen_number(study, found.table), found.form
+    rule = "plain" if form == PLAIN else "given"
+    return {"classes": {"number": number}, "model": {"form": rule}}
 
 
 def _analyse(study: Study, sequences: Mapping[str, Any], processes: Processes) -> Analysis:
     n_classes = study.classes.number
     assert isinstance(n_classes, int)
     resamples = analyse.resample(study, sequences)
-    models = analyse.fit_models(study, {**resamples, **sequences}, n_classes, processes)
+    models = analyse.fit_models(
+        study,
+        {**resamples, **sequences},
+        n_classes,
+        processes,
+        form=analyse.used_form(study),
+    )
     own = {site: models[site] for site in sequences}
     used = {name: models[name] for name in resamples}
     return analyse.combine(study, sequences, used, own, n_classes)

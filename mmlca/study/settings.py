@@ -39,14 +39,18 @@ from ehr_prep.settings import (
 from font.errors import InputError
 from font.settings import Alternatives, EnsembleSettings, Settings, about, explain, setting
 from mmlca.model.settings import (
+    ChainSettings,
     ClassSettings,
     CovariateSettings,
     InferenceSettings,
-    ModelSettings,
     OutcomeSettings,
 )
 from mmlca.tables.settings import TableOneSettings
 
+if TYPE_CHECKING:
+    from mmlca.sequences.forms import Form
+
+_STAYS = (2, 4)  # cut points of time in state, where a study names none
 Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
 
 
@@ -339,6 +343,7 @@ class Factor(NamedTuple):
 _VARIED: dict[str, type[Settings]] = {
     "rules": Rules,
     "classes": ClassSettings,
+    "model": ChainSettings,
     "pseudo_sites": PseudoSites,
     "ensemble": EnsembleSettings,
 }
@@ -426,7 +431,7 @@ class Study(Settings):
     rules: Rules = Rules()
     classes: ClassSettings = ClassSettings()
     pseudo_sites: PseudoSites = PseudoSites()
-    model: ModelSettings = ModelSettings()
+    model: ChainSettings = ChainSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
     inference: InferenceSettings = InferenceSettings()
     covariates: CovariateSettings = CovariateSettings()
@@ -469,6 +474,24 @@ class Study(Settings):
 
         path = local_path(url)
         return url if path is None else f"{check_url(url)}:{self._relative(path)}"
+
+    @property
+    def form_rule(self) -> Literal["compare", "plain", "given"]:
+        """How the form of the chains is decided: by `model.form`, or its default."""
+        if self.model.form is not None:
+            return self.model.form
+        if self.classes.number == "vote":
+            return "compare"
+        return "given" if self.model.stays or self.model.periods else "plain"
+
+    @property
+    def given_form(self) -> Form:
+        """The form of the chains that `stays` and `periods` give."""
+        from mmlca.sequences.forms import make_form
+
+        rules = self.model
+        stays = _STAYS if rules.stays is None and not rules.periods else rules.stays
+        return make_form(stays, rules.periods, rules.shared)
 
     @property
     def from_records(self) -> bool:

@@ -18,7 +18,8 @@ import pandas as pd
 from font.errors import ReportWarning
 from mmlca.figures.colours import draw_with
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import read_params
+from mmlca.sequences.forms import Form, make_form
 from mmlca.sequences.type import Sequences
 from mmlca.study import analysis as analyse
 from mmlca.study import site_data
@@ -152,43 +153,47 @@ def resample(run: Run, sequences: BySite) -> dict[str, Sequences]:
 
 
 class Choice(NamedTuple):
-    """The number of classes; the table that it was chosen from, and the models compared there.
+    """The number of classes and the form of the chains, and what they were chosen from.
 
-    The table is None if the number was given, and a resumed run has no models.
+    The table of the models compared is None if both were given, and a resumed run has no models.
     """
 
     number: int
+    form: Form
     table: pd.DataFrame | None = None
     fits: Fits = {}  # noqa: RUF012 (never changed)
 
 
 def choose(run: Run, sequences: BySite, resamples: BySite) -> Choice:
-    """Compare the numbers of classes at each site, unless the number is given."""
-    rules = run.study.classes
-    if isinstance(rules.number, int):
+    """Compare numbers of classes and forms of chains at each site, unless they are given."""
+    study, rules = run.study, run.study.classes
+    if isinstance(rules.number, int) and not analyse.compares(study):
         run.chosen.append(rules.number)
-        return Choice(rules.number)
-    data = {**sequences, **resamples} if rules.stability else sequences
+        return Choice(rules.number, analyse.used_form(study))
+    others = {n: part for n, part in resamples.items() if n not in sequences and rules.stability}
     file, fits = "models/selection.json", Fits()
     with run.files() as needed:
         if needed:
-            n = len(data) * len(set(rules.candidates))
-            tell = _counting(run, "Comparing numbers of classes", 0.05, 0.3 / n)
-            table, fits = analyse.compare_numbers(run.study, data, run.processes, tell)
-            params = {
-                site: {k: m.params_.to_dict() for (name, k), m in fits.items() if name == site}
-                for site in run.study.sites
-            }
-            run.results.json(file, {"fits": plain_records(table), "params": params})
+            n = (2 * len(sequences) + len(others)) * len(set(rules.candidates))
+            tell = _counting(run, "Comparing models", 0.05, 0.3 / n)
+            found = analyse.compare_numbers(study, sequences, others, run.processes, tell)
+            params: dict[str, dict[int, Any]] = {site: {} for site in sequences}
+            for (name, k), model in found.fits.items():
+                if name in params:
+                    params[name][k] = model.params_.to_dict()
+            content = {"form": found.form._asdict(), "params": params}
+            run.results.json(file, content | {"fits": plain_records(found.table)})
+            fits = found.fits if found.final else Fits()
     stored = run.results.read_json(file)
     table = pd.DataFrame(stored["fits"]).astype({"site": str})
+    form = make_form(**stored["form"])
     run.begin("selection", ())
     with run.files() as needed:
         if needed:
-            _draw_alternatives(run, stored["params"], data)
-    number = analyse.chosen_number(run.study, table)
-    run.chosen.append(number)
-    return Choice(number, table, fits)
+            _draw_alternatives(run, stored["params"], sequences)
+    number = analyse.chosen_number(study, table)
+    run.chosen += [form.title, number]
+    return Choice(number, form, table, fits)
 
 
 def _counting(run: Run, what: str, begin: float, each: float) -> Callable[[str], None]:
@@ -205,7 +210,7 @@ def _draw_alternatives(
 
     study, drawings = run.study, Drawings()
     for site in study.sites if study.outputs.figures else ():
-        models = {int(k): MarkovParams.from_dict(part) for k, part in params[site].items()}
+        models = {int(k): read_params(part) for k, part in params[site].items()}
         draw = partial(
             plot_alternatives,
             models,
@@ -229,7 +234,9 @@ def fit(run: Run, sequences: BySite, resamples: BySite, choice: Choice) -> Model
         known = {n: model for (n, k), model in choice.fits.items() if k == choice.number}
         missing = {name: part for name, part in data.items() if name not in known}
         tell = _counting(run, "Fitting", 0.35, 0.05 / max(len(missing), 1))
-        models = known | analyse.fit_models(run.study, missing, choice.number, run.processes, tell)
+        models = known | analyse.fit_models(
+            run.study, missing, choice.number, run.processes, tell, choice.form
+        )
         for name, file in files.items():
             run.results.json(file, models[name].to_dict())
         return models
@@ -246,7 +253,7 @@ def suggest(run: Run, sequences: BySite, resamples: BySite, choice: Choice) -> p
             return pd.DataFrame(run.results.read_json(file))
         run.tell("Asking models with more classes", 0.38)
         table = analyse.free_numbers(
-            run.study, sequences, resamples, choice.fits, choice.number, run.processes
+            run.study, sequences, resamples, choice.fits, choice.number, choice.form, run.processes
         )
         run.results.json(file, plain_records(table))
         return table

@@ -117,6 +117,12 @@ def read_network_study(
             "patients and so needs them in one place; between hospitals, where only tables of "
             'labels leave, set method = "latent" or "kmeans-classes" under [ensemble].'
         )
+    model = study.model
+    if model.form in ("compare", "given") or model.stays or model.periods:
+        raise InputError(
+            f"{path.name}: [model] asks for chains of another form than plain (form, stays or "
+            "periods), and hospitals exchange plain chains only; take these settings out."
+        )
     if steps == "held-out":
         raise InputError(
             f'{path.name}: ensemble.refine is "held-out", which needs all patients in one place; '
@@ -267,7 +273,7 @@ def write_study_file(
         settings["records"].setdefault("drugs", preset)
     if preset is not None:
         settings["rules"] = PRESETS[preset].model_dump(exclude_unset=True)
-        settings["outputs"] = _PRESET_OUTPUTS.get(preset, {})
+        settings |= _OF_PRESETS.get(preset, {})
     least = 1 if synthetic else Privacy().min_count  # made-up patients need no protection
     settings["privacy"] = {"min_count": max(least, site_floor() or 0)}
     if synthetic:
@@ -381,8 +387,10 @@ _PUBLISHED = {
     "initial_ensemble": 0.505,
     "initial_local": 0.515,
 }
-_PRESET_OUTPUTS = {"ra": {"lab_label": "ESR (mm/h)"}}
-"""Settings under `[outputs]` that belong to a preset."""
+_OF_PRESETS: dict[str, dict[str, Any]] = {
+    "ra": {"outputs": {"lab_label": "ESR (mm/h)"}, "model": {"form": "plain"}}
+}
+"""Settings that belong to a preset beside its rules."""
 _WIDTH = 29  # where comments begin
 _LONGEST = 110
 

@@ -29,7 +29,8 @@ from mmlca.model.outcomes import (
     three_step,
     wald_tests,
 )
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import AnyParams
+from mmlca.sequences.forms import PLAIN, Form
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import (
     Rounding,
@@ -67,7 +68,7 @@ def one_step_effects(
     sequences: Sequences,
     covariates: pd.DataFrame,
     clusters: pd.Series,
-    chains: MarkovParams,
+    chains: AnyParams,
     labels: Sequence[Hashable],
     *,
     prior: float = PRIOR_OF_FITS,
@@ -80,7 +81,8 @@ def one_step_effects(
     share. Patients who lack a covariate are left out.
     """
     start = open_cells(chains, sequences)
-    model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop")
+    form = start.form._asdict()
+    model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop", **form)
     model.fit(sequences, covariates=covariates)
     paired = clusters.reindex(model.posterior_["id"])
     overlap = np.zeros((len(labels), len(labels)))
@@ -122,12 +124,12 @@ class Members(NamedTuple):
     sequences: Sequences | None = None
 
 
-def site_members(sequences: Sequences, clusters: pd.Series) -> Members:
+def site_members(sequences: Sequences, clusters: pd.Series, form: Form = PLAIN) -> Members:
     """The clusters of a site's patients, with the probabilities under chains of this site.
 
     The chains are those of the mixture that EM reaches from the site's own clusters.
     """
-    posterior = cluster_memberships({"": sequences}, {"": clusters})[""]
+    posterior = cluster_memberships({"": sequences}, {"": clusters}, form)[""]
     return Members(clusters, posterior)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from font.probabilities import probabilities
+from mmlca.sequences.forms import Form, layout_of, step_contexts
 from mmlca.sequences.type import Sequences
 
 Floats = NDArray[np.float64]
@@ -166,3 +167,40 @@ def _by_time(data: Sequences, weights: Floats) -> Floats:
 def rates(count: Floats) -> Floats:
     """Counts as shares of their row; NaN in a row without any."""
     return np.where(count.sum(axis=-1, keepdims=True) > 0, probabilities(count), np.nan)
+
+
+def form_patients(
+    s: Sequences, classes: NDArray[np.intp], n_classes: int, form: Form
+) -> NDArray[np.intp]:
+    """Numbers of different patients that the parameters of chains of a form rest on.
+
+    Parameters
+    ----------
+    s : Sequences
+    classes : (n,)
+        The class of each patient, from 0.
+    n_classes : int
+    form : Form
+        Other than plain.
+
+    Returns
+    -------
+    array
+        In the order of `mmlca.model.inference.parameter_names`: for each class the probabilities of
+        leaving, which rest on those who leave and on those who stay (the smaller number counts),
+        and then for each class the destinations.
+    """
+    layout = layout_of(form, s.n_states)
+    bins, periods, known = step_contexts(s.codes, form)
+    patient, time = np.nonzero(known & (s.weights > 0)[:, None])
+    before, after = (s.codes[patient, time + i].astype(np.intp) for i in (0, 1))
+    leaves = before != after
+    context = layout.context_cell(periods[time], bins[patient, time], before) + leaves
+    into = layout.destination_cell(periods[time], before, after)[leaves]
+    who, cell = np.append(patient, patient[leaves]), np.append(context, into)
+    once = np.unique(who * layout.n_cells + cell)
+    place = classes[once // layout.n_cells] * layout.n_cells + once % layout.n_cells
+    counts = np.bincount(place, minlength=n_classes * layout.n_cells).reshape(n_classes, -1)
+    _, leaving, destination = layout.parts
+    either = np.minimum(counts[:, leaving], counts[:, leaving - 1])
+    return np.concatenate([either.ravel(), counts[:, destination].ravel()])

@@ -30,7 +30,7 @@ from mmlca.model.params import (
     in_states,
 )
 from mmlca.sequences.checks import listed
-from mmlca.sequences.forms import layout_of
+from mmlca.sequences.forms import PLAIN, Form, layout_of
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import (
     add_totals,
@@ -263,7 +263,12 @@ def diagnose(
 
 
 def diagnose_clusters(
-    sequences: SequencesBySite, clusters: LabelsBySite, *, n_sim: int = 99, seed: Seed = None
+    sequences: SequencesBySite,
+    clusters: LabelsBySite,
+    *,
+    form: Form = PLAIN,
+    n_sim: int = 99,
+    seed: Seed = None,
 ) -> Diagnostics:
     """Compare clusters of several sites with the sequences: those of an ensemble, or refined ones.
 
@@ -275,10 +280,12 @@ def diagnose_clusters(
     ----------
     sequences : {site: Sequences}
     clusters : {site: cluster of each patient}
+    form : Form
+        Of the chains, such as `model.form`.
     n_sim, seed
         As in `diagnose`.
     """
-    mixture = shared_mixture(sequences, clusters)
+    mixture = shared_mixture(sequences, clusters, form)
     posterior = mixture.memberships()
     chains = _Chains(mixture.params, mixture.run.shares, 0.0)
     return _compare(chains, Counts(mixture.data, posterior, mixture.site), posterior, n_sim, seed)

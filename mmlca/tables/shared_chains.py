@@ -29,8 +29,9 @@ from font.checks import whole_number
 from font.probabilities import PRIOR_OF_ASSIGNED, probabilities
 from mmlca.model import em
 from mmlca.model.outcomes import holm
-from mmlca.model.params import MarkovParams, Seed, draw_like, forbidden_cells
+from mmlca.model.params import AnyParams, MarkovParams, Seed, draw_like, forbidden_cells
 from mmlca.model.search import fit_search
+from mmlca.sequences.forms import PLAIN, Form
 from mmlca.sequences.patterns import Patterns, reduce_codes
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import cluster_steps, rates
@@ -55,23 +56,45 @@ _TOL, _MAX_ITER, _CONFIRM = 1e-3, 2_000, 1
 # --- the mixture that stands for clusters -------------------------------------------------
 
 
-def cluster_chains(sequences: SequencesBySite, clusters: LabelsBySite) -> MarkovParams:
+def cluster_chains(
+    sequences: SequencesBySite, clusters: LabelsBySite, form: Form = PLAIN
+) -> AnyParams:
     """The Markov chains of the clusters over all sites, in the order of their names."""
     sites = checked_sites(sequences, at_least=1)
-    return _chains(sites, common_membership(sites, clusters, "clusters"))
+    return _chains(sites, common_membership(sites, clusters, "clusters"), form)
 
 
-def _chains(sites: Mapping[str, Sequences], members: Membership) -> MarkovParams:
+def _chains(sites: Mapping[str, Sequences], members: Membership, form: Form) -> AnyParams:
     k = len(members.labels)
-    steps = [cluster_steps(data, members.codes[site], k).steps for site, data in sites.items()]
-    cells = probabilities(np.sum(steps, axis=0), PRIOR_OF_ASSIGNED)
     sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
     share = np.maximum(sizes / sizes.sum(), 1e-6)
-    return em.params_of(cells.reshape(k, -1), share / share.sum())
+    share = share / share.sum()
+    if form != PLAIN:
+        return _chains_of_form(sites, members, share, form)
+    steps = [cluster_steps(data, members.codes[site], k).steps for site, data in sites.items()]
+    cells = probabilities(np.sum(steps, axis=0), PRIOR_OF_ASSIGNED)
+    return em.params_of(cells.reshape(k, -1), share)
 
 
-def open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:
+def _chains_of_form(
+    sites: Mapping[str, Sequences], members: Membership, share: Floats, form: Form
+) -> AnyParams:
+    """The same for chains of another form; what is impossible for all clusters is zero."""
+    data = Sequences.concat(sites)
+    codes = np.concatenate([members.codes[name] for name in sites])
+    patterns = data.patterns_of(form)
+    inside = (codes[:, None] == np.arange(len(share))) * data.weights[:, None]
+    counts = em.sum_by_pattern(patterns.inverse, inside, len(patterns)).T @ patterns.token_counts
+    allowed = ~forbidden_cells(None, data, form)
+    layout = patterns.layout
+    cells = em.row_probabilities(counts[:, : layout.n_cells], layout, PRIOR_OF_ASSIGNED, allowed)
+    return em.params_of(cells, share, layout)
+
+
+def open_cells(chains: AnyParams, data: Sequences) -> AnyParams:
     """The chains without what is impossible in these sequences, such as to leave death."""
+    if not isinstance(chains, MarkovParams):
+        return chains
     cells, s = em.cells_of(chains), data.n_states
     allowed = ~forbidden_cells(None, data).reshape(-1, s)
     rows = probabilities(cells.reshape(len(cells), -1, s), allowed=allowed)
@@ -94,9 +117,9 @@ class SharedMixture(NamedTuple):
     settings: em.Settings
 
     @property
-    def params(self) -> MarkovParams:
+    def params(self) -> AnyParams:
         """The chains, with the proportions of all patients together."""
-        return em.params_of(self.run.cells, self.run.overall)
+        return em.params_of(self.run.cells, self.run.overall, self.patterns.layout)
 
     def memberships(self) -> Floats:
         """The probability of each cluster for each patient, (n, K)."""
@@ -104,25 +127,27 @@ class SharedMixture(NamedTuple):
         return step.posterior[self.patterns.inverse]
 
 
-def shared_mixture(sequences: SequencesBySite, clusters: LabelsBySite) -> SharedMixture:
+def shared_mixture(
+    sequences: SequencesBySite, clusters: LabelsBySite, form: Form = PLAIN
+) -> SharedMixture:
     """The mixture with shared chains that EM reaches from the chains of the clusters."""
     sites = checked_sites(sequences, at_least=1)
     members = common_membership(sites, clusters, "clusters")
     data = Sequences.concat(sites)
     site = np.repeat(np.arange(len(sites)), [len(part) for part in sites.values()])
-    patterns = data.patterns.by_group(site, len(sites), data.weights)
+    patterns = data.patterns_of(form).by_group(site, len(sites), data.weights)
     k = len(members.labels)
     sizes = np.array([np.bincount(members.codes[name], minlength=k) for name in sites])
     shares = probabilities(sizes, 0.5)
-    zeros = forbidden_cells(None, data)
+    zeros = forbidden_cells(None, data, form)
     settings = em.Settings(0.0, zeros, _MAX_ITER, _TOL, True, _CONFIRM)
-    start = em.cells_of(open_cells(_chains(sites, members), data))
+    start = em.cells_of(open_cells(_chains(sites, members, form), data))
     run = em.run_em(patterns, start, shares, settings)
     return SharedMixture(members.labels, data, site, patterns, run, settings)
 
 
 def cluster_memberships(
-    sequences: SequencesBySite, clusters: LabelsBySite
+    sequences: SequencesBySite, clusters: LabelsBySite, form: Form = PLAIN
 ) -> dict[str, pd.DataFrame]:
     """Probability of each cluster for each patient, under chains that all sites share.
 
@@ -133,6 +158,8 @@ def cluster_memberships(
     ----------
     sequences : {site: Sequences}
     clusters : {site: cluster of each patient}
+    form : Form
+        Of the chains: `mmlca.sequences.forms.Form((2, 4))`, or that of a model (`model.form`).
 
     Returns
     -------
@@ -151,7 +178,7 @@ def cluster_memberships(
     >>> p.iloc[[0, -1]].round(2).to_numpy().tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    mixture = shared_mixture(sequences, clusters)
+    mixture = shared_mixture(sequences, clusters, form)
     rows = mixture.memberships()
     return {
         site: pd.DataFrame(rows[mixture.site == h], data.ids, mixture.labels)

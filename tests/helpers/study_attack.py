@@ -301,7 +301,8 @@ class PublicAttack(System):
         """What estimates with standard errors tell of numbers of patients.
 
         A share p with the standard error s rests on about p(1 − p)/s² patients, or on more where
-        it is uncertain who belongs to a class. Of a class p begin in a state.
+        it is uncertain who belongs to a class. Of a class p begin in a state. The windows that
+        probabilities of leaving a state rest on are all spent in it.
         """
         view = "local" if "local" in tables else self.views[0]
         for site in self.sites:
@@ -320,11 +321,20 @@ class PublicAttack(System):
                     c, n = self.unknown(cell), self.unknown(size)
                     self.less.append(({c: 1.0, n: -row.estimate - _UNSURE}, _FEW))
                     self.less.append(({c: -1.0, n: row.estimate - _UNSURE}, _FEW))
+                leave = table[(table["class"] == label) & (table["parameter"] == "leave")]
+                for state, rows in leave.dropna(subset="estimate").groupby("from"):
+                    p = rows["estimate"]
+                    least = _LEAST * (p * (1 - p) / rows["se"] ** 2).sum()
+                    cells = [(view, site, group, t, state) for t in self._times(tables[view])]
+                    self.less.append(({self.unknown(cell): -1.0 for cell in cells}, -least))
         if (self.out / "tables/outcomes.csv").exists():
             outcomes = pd.read_csv(self.out / "tables/outcomes.csv").dropna(subset="se")
             shares = outcomes[outcomes["term"].str.startswith("share of ")]
             for row in shares.rename(columns={"class": "group"}).itertuples(index=False):
                 self._rests_on(("pooled", number(row.group)), row.estimate, row.se)
+
+    def _times(self, table: pd.DataFrame) -> list[Any]:
+        return list(dict.fromkeys(table["time"]))
 
     def _rests_on(self, size: Name, share: float, error: float) -> None:
         self.unknown(size, _LEAST * share * (1 - share) / error**2)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from font.errors import InputError
+from mmlca.sequences.forms import PLAIN, Form
 from mmlca.study import site_data
 from mmlca.study.cache import report_warnings
 from mmlca.study.results.site import ONLY, Column, Part, Results, is_rounded, stacked
@@ -62,7 +63,11 @@ def _members(study: Study, patients: SitePatients) -> Members:
             np.arange(patients.memberships.shape[1]) + 1, axis=1
         )
         return Members(clusters, posterior)
-    return site_members(patients.sequences, clusters)
+    return site_members(patients.sequences, clusters, _form_of(patients))
+
+
+def _form_of(patients: SitePatients) -> Form:
+    return PLAIN if patients.own is None else patients.own.form
 
 
 def _effects(
@@ -83,7 +88,7 @@ def _effects(
                     patients.sequences,
                     covariates,
                     members.clusters,
-                    cluster_chains(here, {patients.site: members.clusters}),
+                    cluster_chains(here, {patients.site: members.clusters}, _form_of(patients)),
                     labels,
                     prior=study.model.reported_prior,
                 ).table

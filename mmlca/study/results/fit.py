@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mmlca.model.outcomes import holm
+from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import round_indices
 from mmlca.study.results.site import ALL_SITES, ENSEMBLE, OWN, Column, Part, Results, stacked
 from mmlca.tables.diagnostics import N_TESTS, Diagnostics, add_up_tests, diagnose, diagnose_clusters
@@ -37,7 +38,9 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     if several:
         seed = np.random.default_rng([study.seed, *site.encode()])  # another one at each site
         clusters = {site: patients.groups[ENSEMBLE]}
-        parts[ENSEMBLE] = diagnose_clusters({site: data}, clusters, n_sim=n_sim, seed=seed)
+        parts[ENSEMBLE] = diagnose_clusters(
+            {site: data}, clusters, form=patients.own.form, n_sim=n_sim, seed=seed
+        )
     shown = {view: part.shown(study.privacy.min_count) for view, part in parts.items()}
     tables = _tables_of(shown[OWN])
     tables["fit_tests"] = pd.concat(
@@ -198,6 +201,11 @@ class Fits:
     tests: pd.DataFrame | None
 
     @property
+    def form(self) -> str:
+        """The form of the chains of all models, in words."""
+        return str(self.models["form"].iloc[0]) if len(self.models) else PLAIN.title
+
+    @property
     def own(self) -> pd.DataFrame:
         """Of the models of whole sites, by site."""
         return self.models[self.models["model"] == self.models["site"]].set_index("site")
@@ -233,8 +241,9 @@ def _choice(results: Results) -> pd.DataFrame | None:
     table = stacked(results, "selection")
     if not len(table):
         return None
-    shares = stacked(results, "class_sizes").groupby(["model", "classes"])["share"].agg(list)
-    keys = pd.MultiIndex.from_frame(table[["model", "classes"]])
+    by = ["model", "form", "classes"]
+    shares = stacked(results, "class_sizes").groupby(by)["share"].agg(list)
+    keys = pd.MultiIndex.from_frame(table[by])
     sites = table["model"] == table["site"]
     table = table.assign(site=table["model"], sizes=shares.reindex(keys).to_numpy())
     return pd.concat([table[sites], table[~sites]], ignore_index=True).drop(columns="model")

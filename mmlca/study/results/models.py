@@ -16,10 +16,12 @@ import pandas as pd
 
 from mmlca.model.inference import OVERLAP, OverlapWarning, information_criteria
 from mmlca.model.resampling import Bootstrap, bootstrap
-from mmlca.model.selection import bootstrap_lrt, compare_fits
+from mmlca.model.selection import bootstrap_lrt, compare_fits, criteria_of
 from mmlca.model.settings import CRITERIA
+from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import DECIMALS, round_indices
 from mmlca.study.results.site import Column, Part
+from mmlca.tables.counts import form_patients
 from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.disclosure import EVERYONE, Rounding, hide_parts, hides, is_small, show_counts
 
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from mmlca.study.settings import Study
 
 
-def fit_table(models: Mapping[str, MixtureMarkov], labels: pd.DataFrame) -> pd.DataFrame:
+def fit_table(
+    models: Mapping[str, MixtureMarkov], labels: pd.DataFrame, *, by_cells: bool = False
+) -> pd.DataFrame:
     """How each model was fitted, exactly.
 
     Parameters
@@ -39,16 +43,20 @@ def fit_table(models: Mapping[str, MixtureMarkov], labels: pd.DataFrame) -> pd.D
     models : {name: MixtureMarkov}
     labels : DataFrame, patients × models
         To see which classes are the most likely one of any patient.
+    by_cells : bool
+        Count the parameters of cells that occur, as where forms of chains are compared.
     """
+    criteria = {name: criteria_of(model, "sequences", by_cells) for name, model in models.items()}
     return pd.DataFrame(
         [
             {
                 "model": name,
                 "patients": model.n_sequences_,
+                "form": model.form.title,
                 "classes": len(model.weights_),
-                "parameters": model.n_parameters_,
+                "parameters": criteria[name]["parameters"],
                 "loglik": model.loglik_,
-                "bic": model.bic(),
+                "bic": criteria[name]["bic"],
                 "entropy": model.entropy(),
                 "smallest": float(model.params_.weights.min()),
                 "replicated": model.n_replicated_,
@@ -62,7 +70,11 @@ def fit_table(models: Mapping[str, MixtureMarkov], labels: pd.DataFrame) -> pd.D
 
 
 def comparison(
-    fits: Mapping[tuple[str, int], MixtureMarkov], criterion: Criterion, count: SampleSize
+    fits: Mapping[tuple[str, int], MixtureMarkov],
+    criterion: Criterion,
+    count: SampleSize,
+    *,
+    by_cells: bool = False,
 ) -> pd.DataFrame:
     """Models of different numbers of classes compared, exactly.
 
@@ -71,16 +83,19 @@ def comparison(
     fits : {(name, number of classes): MixtureMarkov}
     criterion : the one that chooses
     count : what the criteria count
+    by_cells : bool
+        As in `fit_table`.
 
     Returns
     -------
     DataFrame
         That of `select_n_classes`, with the names in `model` instead of `site`, the numbers of
-        `patients`, and `sizes` as lists of shares.
+        `patients`, the `form` of the chains, and `sizes` as lists of shares.
     """
-    table = compare_fits(fits, criterion, count).rename(columns={"site": "model"})
+    table = compare_fits(fits, criterion, count, by_cells).rename(columns={"site": "model"})
     models = [fits[row] for row in zip(table["model"], table["classes"], strict=True)]
     return table.assign(
+        form=[model.form.title for model in models],
         patients=[model.n_sequences_ for model in models],
         sizes=[model.params_.weights.tolist() for model in models],
     )
@@ -100,7 +115,7 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
 
 def _class_sizes(choice: pd.DataFrame) -> pd.DataFrame:
     rows = [
-        (row["model"], row["classes"], k, share)
+        (row["model"], row["form"], row["classes"], k, share)
         for row in choice.to_dict("records")
         for k, share in enumerate(row["sizes"] or (), start=1)
     ]
@@ -219,20 +234,26 @@ def _parameters(
 ) -> pd.DataFrame:
     """Probabilities with their intervals; those based on few patients are blank.
 
-    They are based on the patients assigned to the class who begin in the state, or make the step.
+    They are based on the patients assigned to the class who begin in the state, or make the step;
+    a probability of leaving on those who leave and on those who stay.
     """
     table = _intervals(model, data, refits)
     k, classes = model.params_.n_classes, pd.Series(model.predict(data) + 1, data.ids)
     labels = classes.astype(pd.CategoricalDtype(list(range(1, k + 1))))
     first = state_distribution(data, labels)
     first = first[first["time"] == data.times[0]]
-    steps = transition_counts(data, labels)
+    if model.form == PLAIN:
+        table = table.assign(stay="", period="")
+        steps = transition_counts(data, labels)["patients"].to_numpy()
+    else:
+        steps = form_patients(data, classes.to_numpy() - 1, k, model.form)
     size = classes.value_counts().reindex(range(1, k + 1), fill_value=0)
-    counts = np.concatenate([size, first["count"], steps["patients"]]).astype(float)
+    counts = np.concatenate([size, first["count"], steps]).astype(float)
     # nobody assigned is few as well: the number then comes from shares of uncertain patients
     table = table.assign(patients=np.maximum(counts, 1.0))
     table["set"] = table["class"].where(table["parameter"] != "weight", 0)
-    numbers, by = ["estimate", "se", "low", "high"], ["parameter", "set", "from"]
+    numbers = ["estimate", "se", "low", "high"]
+    by = ["parameter", "set", "from", "stay", "period"]
     return hide_parts(table, by, numbers, study.privacy.min_count, count="patients")
 
 
@@ -251,6 +272,7 @@ def _class_tests(study: Study, model: MixtureMarkov, data: Sequences) -> pd.Data
             study.seed,
             n_jobs=study.n_jobs or -1,
             prior=study.model.reported_prior,
+            **model.form._asdict(),
         )
         statistic = test.statistic
         if hides(study.privacy.min_count):
@@ -283,9 +305,11 @@ def _stability(study: Study, patients: SitePatients, refits: Bootstrap) -> pd.Da
 _OWN_CLASS = Column("whole", "class of the site's own model, from 1")
 _MODEL = Column("text", "the site, or a resample of its patients (SITE/1)")
 _CLASSES = Column("whole", "number of classes")
+_FORM = Column("text", "form of the chains: plain, or by time in state and period, with their bins")
 _FIT = {
     "model": _MODEL,
     "patients": Column("count", "patients that the model was fitted to"),
+    "form": _FORM,
     "classes": _CLASSES,
     "parameters": Column("whole", "number of free parameters"),
     "loglik": Column("number", "log-likelihood"),
@@ -306,19 +330,24 @@ PART = Part(
             **_FIT,
             **{name: Column("number", f"{name.upper()}") for name in CRITERIA if name != "bic"},
             "posterior": Column("number", "mean probability of a patient's own class"),
-            "chosen": Column("flag", "whether the criterion chooses this number of classes"),
+            "chosen": Column(
+                "flag", "whether the criterion chooses this number of classes, of the form used"
+            ),
         },
         "class_sizes": {
             "model": _MODEL,
+            "form": _FORM,
             "classes": _CLASSES,
             "class": Column("whole", "number of a class, from 1"),
             "share": Column("number", "its share of the patients"),
         },
         "parameters": {
-            "parameter": Column("text", "weight, initial or transition"),
+            "parameter": Column("text", "weight, initial, transition, leave or destination"),
             "class": _OWN_CLASS,
             "from": Column("text", "state before a transition"),
             "to": Column("text", "first state, or state after a transition"),
+            "stay": Column("text", "windows in the state so far, for the probability of leaving"),
+            "period": Column("text", "windows since the start, where probabilities depend on them"),
             "estimate": Column("number", "probability"),
             "se": Column("number", "standard error"),
             "low": Column("number", "lower limit (95 %)"),

@@ -1,4 +1,4 @@
-"""How many classes: what the criteria chose, and what models with more classes suggest."""
+"""Which models: forms of chains, numbers of classes, what the criteria chose and what else fits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mmlca.study.headline import Kind, pick, votes
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.results.registry import whole_numbers
+from mmlca.study.sections import form_choice
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, span
 from mmlca.tables.disclosure import hides
@@ -30,7 +31,8 @@ _CRITERION_TABLE = "the table behind the figure of the criterion"
 
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
-    """The criterion by number of classes, and what models with more classes suggest."""
+    """The criterion by form and number of classes, and what models with more classes suggest."""
+    yield from form_choice.items(study, findings)
     min_count, choice = study.privacy.min_count, findings.fits.choice
     if choice is not None and choice["classes"].nunique() > 1:
         criterion = study.classes.criterion.upper()
@@ -75,7 +77,8 @@ def _shown(choice: pd.DataFrame, min_count: int) -> pd.DataFrame:
         for shares in choice["sizes"]
     ]
     table = whole_numbers(choice.assign(sizes=sizes), "selection")
-    columns = ["site", "classes", "loglik", "parameters", "aic", "bic", "sabic", "caic", "icl"]
+    columns = ["site", "form", "classes", "loglik", "parameters"]
+    columns += ["aic", "bic", "sabic", "caic", "icl"]
     columns += ["entropy", "posterior", "smallest", "sizes", "replicated", "searches"]
     return table[[*columns, "converged", "chosen"]]
 
@@ -95,26 +98,29 @@ def _whose(study: Study) -> str:
 
 
 def methods(study: Study, findings: Findings) -> list[str]:
-    """How the number of classes was chosen."""
+    """How the form of the chains and the number of classes were chosen."""
+    of_form = form_choice.methods(study, findings)
     if study.classes.number != "vote":
-        return []
+        return of_form
     who = " for most sites' own data (in a tie, the smaller number)"
     return [
+        *of_form,
         "The number of classes was the one with the smallest "
         f"{study.classes.criterion.upper()}{who if len(study.sites) > 1 else ''}, among "
         f"{span(study.classes.candidates)} (n: {study.classes.count}). These fits used the same "
-        "search, and those with the chosen number of classes are the models reported here."
+        "search, and those with the chosen number of classes are the models reported here.",
     ]
 
 
 def cautions(study: Study, findings: Findings) -> list[str]:
-    """Where data sets, criteria, tests or models with more classes disagree about the number."""
+    """Where another form fits better, or data sets, criteria and tests disagree on the number."""
     choice, of_choice = findings.fits.choice, []
     if choice is not None:
         of_choice = [
+            *form_choice.cautions(study, findings),
             *_other_choices(study, findings, choice),
             *_suggestions(findings),
-            *_criteria_that_disagree(study, choice),
+            *_criteria_that_disagree(study, choice[choice["form"] == findings.fits.form]),
         ]
     return [*of_choice, *_tests_that_disagree(findings)]
 
@@ -132,7 +138,7 @@ def _other_choices(study: Study, findings: Findings, choice: pd.DataFrame) -> li
             f"Not all data sets chose the same number of classes: {chosen}. `mmlca study "
             "sensitivity` shows how the results change with another number."
         )
-    if k == choice["classes"].max() > 1:
+    if k == choice["classes"].max() > 1 and study.classes.number == "vote":
         notes.append(f"The largest number of classes tried ({k}) was chosen; try larger ones.")
     n = int((~choice["converged"]).sum())
     if n:
@@ -162,7 +168,7 @@ def _suggestions(findings: Findings) -> list[str]:
 
 
 def _criteria_that_disagree(study: Study, choice: pd.DataFrame) -> list[str]:
-    of_sites = choice[choice["site"].isin(list(study.sites))].groupby("site")
+    of_sites = form_choice.of_sites(study, choice).drop(columns="form").groupby("site")
     said = {site: [compare_criteria(rows.drop(columns="site"))] for site, rows in of_sites}
     return [
         f"The criteria disagree at {sites}: {sentence}"
@@ -192,7 +198,7 @@ def _tests_that_disagree(findings: Findings) -> list[str]:
 def answers(study: Study, findings: Findings) -> dict[str, str]:
     """How models were compared, and which."""
     choice = findings.fits.choice
-    if choice is None:
+    if choice is None or study.classes.number != "vote":
         return {
             "10": "the number of classes was given in advance",
             "11": NOT_DONE,

@@ -12,10 +12,12 @@ from mmlca.figures.models import plot_residuals, plot_stays
 from mmlca.figures.transitions import plot_estimate_table
 from mmlca.model.inference import OVERLAP
 from mmlca.sequences.checks import listed
+from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import count_note, is_public
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.results.site import ALL_SITES
+from mmlca.study.sections import form_choice
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, window_name, windows_name
 from mmlca.tables.diagnostics import cautions_of_tests
@@ -49,7 +51,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield _certainty(study, fits, names)
     for site, part in fits.diagnostics.items():
         yield _residuals(study, site, part, names[site])
-        yield _stays(study, site, part, names[site])
+        yield _stays(study, site, part, names[site], fits.form == PLAIN.title)
         yield _transitions_by_half(study, site, part, names[site])
     parameters = fits.parameters
     for site, table in () if parameters is None else parameters.groupby("site", sort=False):
@@ -144,14 +146,22 @@ def _beyond(states: pd.DataFrame) -> str:
     )
 
 
-def _stays(study: Study, site: str, part: Diagnostics, names: Mapping[int, str]) -> Item:
+def _stays(
+    study: Study, site: str, part: Diagnostics, names: Mapping[int, str], plain: bool
+) -> Item:
     min_count, windows = study.privacy.min_count, windows_name(study)
+    what = (
+        "the share that a Markov chain expects at all lengths (lines). Dots that rise or fall "
+        "where the line is level are evidence against the chain."
+        if plain
+        else "the share that the model expects (lines). Dots that do not follow their line are "
+        "evidence against the model."
+    )
     return Item(
         f"stays_{site}",
         f"Lengths of stay, {site}",
         "Share of patients who leave a state next, by how long they have been in it (dots), and "
-        "the share that a Markov chain expects at all lengths (lines). Dots that rise or fall "
-        "where the line is level are evidence against the chain.",
+        f"{what}",
         _with_names(part.stays, names),
         Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
         lambda: plot_stays(part, names=names, min_count=min_count, xlabel=windows.capitalize()),
@@ -210,16 +220,22 @@ def _estimates(
         else "from robust (sandwich) standard errors"
     )
     table = table.drop(columns="refits").astype({"class": int})
+    plain = "leave" not in set(table["parameter"])
+    steps = "transition probabilities" if plain else "next states of those who leave"
+    more = "" if plain else " and the probabilities of leaving"
+    idle = [name for name in ("stay", "period") if not (table[name] != "").any()]
+    blank = dict.fromkeys(("from", "to", "stay", "period"), "")
+    table = table.drop(columns=idle)
     return Item(
         f"parameters_{site}",
         f"Estimated probabilities, {site}",
-        f"First states and transition probabilities of each class of {_own_model(study)}, with 95 "
+        f"First states and {steps} of each class of {_own_model(study)}, with 95 "
         f"% limits {limits}. They are valid if the model is right and the maximum was found. The "
-        "table has standard errors.",
+        f"table has standard errors{more}.",
         _with_names(table, names),
-        Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
+        Plain(n_keys=6 - len(idle), empty=blank, left_out="estimate"),
         lambda: plot_estimate_table(table, states, names=list(names.values())),
-        f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        f"Heat maps of the estimated {steps} of each class at {site}.",
         note=hidden_note(study.privacy.min_count),
     )
 
@@ -331,10 +347,14 @@ def answers(study: Study, findings: Findings) -> dict[str, str]:
     tested = f"; {section} tests whether one step is enough" if found.diagnostics else ""
     halves = f"; {section} compares both halves of the time" if found.diagnostics else ""
     errors = f"{section}, with standard errors"
+    forms = form_choice.answer(study, findings) or f"models in which they do: {NOT_DONE}"
+    shape = "transitions do not change with time"
+    if found.form != PLAIN.title:
+        shape = "leaving a state depends on time: section “When states are left”"
     return {
         "6a": "in a class, all patients have the same chain; other forms as models of their own: "
         f"{NOT_DONE}{tested}",
-        "7": f"transitions do not change with time; models in which they do: {NOT_DONE}{halves}",
+        "7": f"{shape}; {forms}{halves}",
         "15": "numbers without standard errors" if found.parameters is None else errors,
     }
 

@@ -29,6 +29,7 @@ from mmlca.study.sections import (
     ensemble,
     fit,
     labs,
+    leaving,
     models,
     outcomes,
     patients,
@@ -126,6 +127,7 @@ def _checklist(study: Study, findings: Findings) -> Iterator[Item]:
 
 RESULTS = (
     courses.SECTION,
+    leaving.SECTION,
     clusters.SECTION,
     sites.SECTION,
     labs.SECTION,
@@ -147,7 +149,7 @@ DIAGNOSTICS = (
 
 PARAGRAPHS = (
     (patients.SECTION, clusters.SECTION, courses.SECTION),
-    (models.SECTION, classes.SECTION),
+    (models.SECTION, leaving.SECTION, classes.SECTION),
     (ensemble.SECTION, refinement.SECTION, sites.SECTION),
     (labs.SECTION, fit.SECTION, covariates.SECTION, outcomes.SECTION),
 )

@@ -1,4 +1,4 @@
-"""The result of a study in five sentences."""
+"""The result of a study in a few sentences."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from mmlca.study.headline import Kind, Number, pick, votes
 from mmlca.study.release import count_text
 from mmlca.study.results.certainty import mean_of, same_as_own
 from mmlca.study.results.site import stacked
+from mmlca.study.sections.form_choice import form_sentence
+from mmlca.study.sections.leaving import largest_class
 from mmlca.study.words import (
     counted,
     group_name,
     groups_word,
     number_word,
     period,
+    sentences,
     share_of_patients,
     span,
     window_name,
@@ -50,7 +53,8 @@ def summary(study: Study, findings: Findings) -> list[str]:
     return [
         _patients(study, findings),
         _course_sentence(study, findings),
-        _choice(study, findings),
+        sentences(_choice(study, findings), form_sentence(study, findings)),
+        *largest_class(study, findings),
         *_certainty(study, findings),
         *_sites(findings),
     ]
@@ -98,7 +102,7 @@ def _course_sentence(study: Study, findings: Findings) -> str:
 
 def _choice(study: Study, findings: Findings) -> str:
     choice = findings.fits.choice
-    if choice is None:
+    if choice is None or study.classes.number != "vote":
         return f"The number of {groups_word(study)} was fixed in advance."
     criterion, tried = study.classes.criterion.upper(), span(study.classes.candidates)
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)

@@ -111,6 +111,10 @@ OTHER: dict[str, Any] = {
     "model.n_init": 3,
     "model.search": "thorough",
     "model.prior": 0.1,
+    "model.stays": (3,),
+    "model.periods": (3,),
+    "model.shared": "destinations",
+    "model.form": "given",
     "ensemble.weights": "equal",
     "ensemble.distance": "hellinger",
     "ensemble.method": "average",
@@ -157,6 +161,7 @@ NO_SUCH = object()
 EVENT = {"outcomes.event": "event", "rules.max_windows": 4}
 COMBINATIONS = {"rules.states": "combinations"}
 COVARIATES = {"covariates.columns": ("sex",)}
+GIVEN = {"model.form": "given", "model.stays": (2,)}
 CHOSEN = {"classes.number": "vote", "classes.candidates": (2, 3)}
 SEQUENCES: dict[str, Any] = {"sites.A.labs": NO_SUCH}
 SEQUENCES |= {f"sites.{site}.records": NO_SUCH for site in "AB"}
@@ -175,6 +180,9 @@ BOTH: dict[str, dict[str, Any]] = {
     "rules.combination_days": COMBINATIONS,
     "rules.max_combinations": COMBINATIONS,
     "rules.combinations": COMBINATIONS,
+    "model.stays": GIVEN,
+    "model.periods": GIVEN,
+    "model.shared": {**GIVEN, "model.periods": (3,)},
     "classes.number": CHOSEN,
     "classes.candidates": CHOSEN,
     "classes.criterion": CHOSEN,
