@@ -30,7 +30,7 @@ from mmlca.study.results.site import ONLY, SitePatients
 from mmlca.study.sections import form_choice, leaving
 from mmlca.study.sensitivity import variants
 from mmlca.study.settings import Study
-from mmlca.study.study_file import read_network_study, write_study_file
+from mmlca.study.study_file import network_form, read_network_study, write_study_file
 from mmlca.tables.counts import form_patients
 from mmlca.tables.diagnostics import diagnose_clusters
 from mmlca.tables.shared_chains import cluster_chains, shared_mixture
@@ -94,10 +94,18 @@ def test_study_files_of_presets_and_networks(tmp_path: Path) -> None:
     write_study_file(path, network=True)
     text = path.read_text()
     assert read_network_study(path).model.form is None
-    for wrong in ('form = "given"', 'form = "compare"', "stays = [2, 4]", "periods = [5]"):
-        path.write_text(text.replace("[model]\n", f"[model]\n{wrong}\n"))
-        with pytest.raises(InputError, match="hospitals exchange plain chains only"):
-            read_network_study(path)
+    path.write_text(text.replace("[model]\n", '[model]\nform = "compare"\n'))
+    with pytest.raises(InputError, match="needs all patients in one place"):
+        read_network_study(path)
+    for line, form in (
+        ("", PLAIN),
+        ('form = "plain"\nstays = [3]', PLAIN),
+        ('form = "given"', Form((2, 4))),
+        ("stays = [3]", Form((3,))),
+        ("periods = [5]", Form((), (5,))),
+    ):
+        path.write_text(text.replace("[model]\n", f"[model]\n{line}\n"))
+        assert network_form(read_network_study(path)) == form
 
 
 def test_forms_in_sensitivity_analyses() -> None:
