@@ -34,7 +34,6 @@ from mmlca.federation.ledger import Ledger, request_of
 from mmlca.federation.steps import (
     Notes,
     Refinement,
-    agreed_form,
     check_agreed_models,
     check_agreed_steps,
     check_clusters_kept,
@@ -196,7 +195,7 @@ class Hospital:
             Fields of `Hospital` that are to differ from what the file says.
         """
         from mmlca.study.site_data import read_site
-        from mmlca.study.study_file import read_site_file, read_study
+        from mmlca.study.study_file import network_form, read_site_file, read_study
 
         place = None if site_file is None else read_site_file(site_file)
         site = name_of_site(path, read_study(path, files=False), site, site_file)
@@ -218,7 +217,7 @@ class Hospital:
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": study.public_keys(),
-        } | agreed_form(study)._asdict()
+        } | network_form(study)._asdict()
         if place is not None:
             settings |= {"floor": place.floor, "signing_key": place.signing_key}
         if "sequences" not in changes:

@@ -204,7 +204,8 @@ def _own_model(
     if len(data) / n_classes < hospital.min_count:
         return None
     with Processes(1) as processes:
-        return fit_models(study, {hospital.site: data}, n_classes, processes)[hospital.site]
+        parts, form = {hospital.site: data}, hospital.form
+        return fit_models(study, parts, n_classes, processes, form=form)[hospital.site]
 
 
 def _fits(hospital: Hospital, own: MixtureMarkov | None, data: Sequences) -> pd.DataFrame | None:

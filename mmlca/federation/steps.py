@@ -19,7 +19,7 @@ from font.checks import some
 from font.errors import InputError, option
 from font.files import atomic_write
 from font.probabilities import PRIOR_OF_SENT_FITS
-from mmlca.sequences.forms import PLAIN, Form, layout_of, make_form
+from mmlca.sequences.forms import PLAIN, Form, layout_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from font.exchange.registry import ModelFamily
     from mmlca.federation.hospital import Hospital
     from mmlca.federation.ledger import Ledger, Release
-    from mmlca.study.settings import Study
 
 FITS = "fits.json"
 """A site's own file with how its models were fitted, for its results; it stays at the site."""
@@ -71,23 +70,6 @@ def local_prior(n_states: int, form: Form = PLAIN) -> float:
     layout = layout_of(form, n_states)
     n_cells = layout.n_cells - int(layout.closed.sum())
     return PRIOR_OF_SENT_FITS * min(1.0, _STATES * (_STATES + 1) / n_cells)
-
-
-def agreed_form(study: Study) -> Form:
-    """The form of the chains that a study file gives to all sites; plain if it gives none."""
-    model = study.model
-    rule = getattr(model, "form", None)
-    if rule == "compare":
-        raise InputError(
-            'the study file has [model] form = "compare", which needs all patients in one place: '
-            'between hospitals all models have one form, so give "plain" or "given".'
-        )
-    if rule == "plain":
-        return PLAIN
-    if rule == "given":
-        given: Form = getattr(study, "given_form", PLAIN)
-        return given
-    return make_form(*(getattr(model, part, None) for part in Form._fields))
 
 
 def fit_models(

@@ -37,6 +37,8 @@ from mmlca.study.settings import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mmlca.sequences.forms import Form
+
 _RENAMED = {
     ("threads",): "n_jobs",
     ("model", "starts"): "model.n_init",
@@ -109,6 +111,20 @@ def read_study(
     return study
 
 
+def network_form(study: Study) -> Form:
+    """The form of the chains of all hospitals that exchange files; plain if the file names none."""
+    from mmlca.sequences.forms import PLAIN
+
+    model = study.model
+    if model.form == "compare":
+        raise InputError(
+            'the study file has [model] form = "compare", which needs all patients in one place: '
+            'between hospitals all models have one form, so give "plain" or "given".'
+        )
+    named = model.form is None and bool(model.stays or model.periods)
+    return study.given_form if named or model.form == "given" else PLAIN
+
+
 def read_network_study(
     path: str | os.PathLike[str], site_file: str | os.PathLike[str] | None = None
 ) -> Study:
@@ -127,12 +143,7 @@ def read_network_study(
             "patients and so needs them in one place; between hospitals, where only tables of "
             'labels leave, set method = "latent" or "kmeans-classes" under [ensemble].'
         )
-    model = study.model
-    if model.form in ("compare", "given") or model.stays or model.periods:
-        raise InputError(
-            f"{path.name}: [model] asks for chains of another form than plain (form, stays or "
-            "periods), and hospitals exchange plain chains only; take these settings out."
-        )
+    network_form(study)
     if steps == "held-out":
         raise InputError(
             f'{path.name}: ensemble.refine is "held-out", which needs all patients in one place; '

@@ -18,6 +18,7 @@ name = "switching"
 number = 2
 [model]
 n_init = 4
+{model}
 [pseudo_sites]
 per_site = 0
 [ensemble]
@@ -37,9 +38,10 @@ class Network:
         refine: object = '"none"',
         more: str = "",
         sites: Mapping[str, int] = SITES,
+        model: str = "",
     ) -> None:
         self.root, self.study, self.sites = root, root / "study.toml", list(sites)
-        text = STUDY.format(refine=refine)
+        text = STUDY.format(refine=refine, model=model)
         for site, n in sites.items():
             private = root / site / "private"
             private.mkdir(parents=True)

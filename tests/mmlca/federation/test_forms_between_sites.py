@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from chain_study import SITES, STUDY, combined, hospital, hospitals, refine_by_files, sequences_of
 from commands import mmlca_does, refusal
+from network_folders import Network
 from stay_chains import THREE_BINS, two_classes
 
 import font
@@ -451,6 +452,27 @@ def test_the_command_fits_chains_of_a_form(tmp_path: Path) -> None:
             n_classes=1,
             stays=(2,),
         ).fit()
+
+
+def test_a_study_file_gives_the_form(tmp_path: Path) -> None:
+    network = Network(tmp_path, model="stays = [3]")
+    own = mmlca.Hospital.from_study(network.study, site_file=tmp_path / "west" / "site.toml")
+    assert own.form == Form((3,))
+    network.study.write_text(network.study.read_text().replace("stays = [3]", 'form = "compare"'))
+    assert "needs all patients in one place" in refusal("site", "run", *network.of("west"))
+
+
+@pytest.mark.slow
+def test_a_round_with_a_report_of_chains_by_time_in_state(tmp_path: Path) -> None:
+    short = "[outputs]\nfigures = false\nbootstrap = 20\n[inference]\nsimulations = 19\n"
+    network = Network(tmp_path, refine=0, more=short, model="stays = [2, 4]")
+    assert "The round is over" in network.play(4)[-1]
+    centre = network.root / "centre"
+    shared = read_shared(next(centre.rglob("shared-0.json")))
+    assert shared.model.form == THREE_BINS
+    page = (centre / "report" / "report.html").read_text()
+    assert "depended on the class and on how long the patient had been in it (1, 2–3, 4+" in page
+    assert "by time in state (1, 2–3, 4+" in page
 
 
 def test_missing_windows_are_left_out_and_said() -> None:
