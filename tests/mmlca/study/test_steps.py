@@ -27,6 +27,7 @@ import mmlca
 from font.errors import ReportWarning
 from mmlca.study import cache, read_study, run_study, write_study_file
 from mmlca.study.cache import report_warnings
+from mmlca.study.processes import Processes
 from mmlca.tables.disclosure import is_small
 
 SMALL = """
@@ -202,21 +203,11 @@ def test_shares_in_table_one_do_not_reveal_the_size_of_a_cluster(
         assert table[f"{site}, {group}"].iloc[0].startswith(f"{n:.0f} ")  # the same mask
 
 
-def test_two_runs_give_the_same_tables(
-    cohort: Path, done: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    study = read_study(cohort / "study.toml").changed(n_jobs=2)  # type: ignore[arg-type]
-    run_study(study, tmp_path)
-    first, second = (files(f, ".csv", ".md", ".tex", ".png") for f in (done[0], tmp_path))
-    assert first.keys() == second.keys()
-    assert [name for name in first if first[name] != second[name]] == []
-
-
 class Stopped(Exception):
     pass
 
 
-def test_a_stopped_run_goes_on_where_it_was(
+def test_stopped_runs_on_two_processes_give_the_files_of_one_run_on_one(
     cohort: Path, done: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     study = read_study(cohort / "study.toml")
@@ -228,23 +219,33 @@ def test_a_stopped_run_goes_on_where_it_was(
 
         return progress
 
-    for word in ("Fitting: VA", "Standard errors", "Treatment lines", "report"):
-        with pytest.raises(Stopped):
-            run_study(study, tmp_path, progress=stop_at(word))
-        record = json.loads((tmp_path / "provenance.json").read_text())
-        assert record["finished"] is None
-        assert not (tmp_path / "report.html").exists()
     told: list[str] = []
-    content = run_study(study, tmp_path, progress=lambda text, share: told.append(text))
+    with Processes(2) as processes:
+        processes.start()
+        for word in ("Fitting: VA", "Standard errors", "Treatment lines", "report"):
+            with pytest.raises(Stopped):
+                run_study(study, tmp_path, progress=stop_at(word), processes=processes)
+            record = json.loads((tmp_path / "provenance.json").read_text())
+            assert record["finished"] is None
+            assert not (tmp_path / "report.html").exists()
+        content = run_study(
+            study,
+            tmp_path,
+            progress=lambda text, share: told.append(text),
+            processes=processes,
+        )
     assert content == done[1]
     assert not [text for text in told if text.startswith("Fitting: ")]
-    same = files(done[0], ".csv", ".png"), files(tmp_path, ".csv", ".png")
-    assert same[0] == same[1]
+    first, second = (files(f, ".csv", ".md", ".tex", ".png") for f in (done[0], tmp_path))
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
     assert not list(tmp_path.rglob(".*"))
 
 
 def test_only_what_depends_on_a_change_is_done_again(cohort: Path, tmp_path: Path) -> None:
-    study = read_study(cohort / "study.toml").changed(outputs={"figures": False})
+    study = read_study(cohort / "study.toml").changed(
+        outputs={"figures": False}, inference={"diagnostics": False, "standard_errors": False}
+    )
     run_study(study, tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     run_study(study, tmp_path)
