@@ -128,8 +128,9 @@ def test_any_message_that_answers_the_centre_travels(
 
     class Answering(SmallSite):
         def answer(self, kind: str, source: bytes) -> Path:
-            asked.append((kind, json.loads(source)["kind"]))
-            payload = {"of": "0" * 64, "min_count": 11, "patients": [110, 88]}
+            question = json.loads(source)
+            asked.append((kind, question["kind"]))
+            payload = {"of": question["sha256"], "min_count": 11, "patients": [110, 88]}
             path = self.folder / "answer.json"
             write_file(path, kind, payload, self.header)
             return path
