@@ -72,9 +72,7 @@ def courses_by_group(
     return courses_of(results, groups_of(results, ONLY, min_count), names)
 
 
-def shown_sizes(
-    clusters: Mapping[str, pd.Series], min_count: int, secret: bytes | None = None
-) -> pd.DataFrame:
+def shown_sizes(clusters: Mapping[str, pd.Series], min_count: int) -> pd.DataFrame:
     """The sizes of clusters with any labels as the report shows them, with totals."""
     labels = sorted({label for part in clusters.values() for label in part})
     numbers = {label: number for number, label in enumerate(labels, 1)}
@@ -83,5 +81,5 @@ def shown_sizes(
         for site, part in clusters.items()
     }
     view = {site: part.map(numbers) for site, part in clusters.items()}
-    sizes = sizes_of(release(data, {ONLY: view}, min_count, secret), ONLY, min_count)
+    sizes = sizes_of(release(data, {ONLY: view}, min_count), ONLY, min_count)
     return sizes.rename(columns=dict(enumerate(labels, 1)))

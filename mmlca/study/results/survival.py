@@ -139,11 +139,12 @@ def _rounded(
 
 def _hazards(late: Cases) -> pd.DataFrame:
     """Cox regression of the groups with an event; empty without a solution."""
-    counts = pd.Series(late.group[late.event == 1]).value_counts()
+    with_event = np.isin(late.group, late.group[late.event == 1])
+    nothing = pd.DataFrame(columns=_HAZARDS, dtype=object)
     try:
-        return cox(late.only(pd.Series(late.group).isin(counts.index).to_numpy()))
+        return cox(late.only(with_event)) if with_event.any() else nothing
     except UNESTIMABLE:
-        return pd.DataFrame(columns=_HAZARDS, dtype=object)
+        return nothing
 
 
 _CLUSTER = Column("whole", "the cluster")

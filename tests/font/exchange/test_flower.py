@@ -128,9 +128,9 @@ def test_any_message_that_answers_the_centre_travels(
 
     class Answering(SmallSite):
         def answer(self, kind: str, source: bytes) -> Path:
-            sent = json.loads(source)
-            asked.append((kind, sent["kind"]))
-            payload = {"of": sent["sha256"], "min_count": 11, "patients": [110, 88]}
+            question = json.loads(source)
+            asked.append((kind, question["kind"]))
+            payload = {"of": question["sha256"], "min_count": 11, "patients": [110, 88]}
             path = self.folder / "answer.json"
             write_file(path, kind, payload, self.header)
             return path

@@ -198,3 +198,13 @@ def test_another_picture_fits_nothing_again(study_file: Path, tmp_path: Path) ->
     assert (tmp_path / "out/models/alternatives_A.png").exists()
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
     assert not [text for text in told if text.startswith(("Fitting: ", "Comparing numbers"))]
+
+
+def test_more_numbers_to_compare_are_drawn_again(study_file: Path, tmp_path: Path) -> None:
+    pictures = []
+    text = study_file.read_text().replace("figures = false", "dpi = 50")
+    for numbers in ("[1, 2]", "[1, 2, 3]"):
+        study_file.write_text(text.replace("number = 2", f"candidates = {numbers}"))
+        run_study(read_study(study_file), tmp_path / "out")
+        pictures.append((tmp_path / "out/figures/selection.png").read_bytes())
+    assert pictures[0] != pictures[1]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from released import courses_by_group, shown_sizes
+from released import courses_by_group
 from study_attack import System, count_of
 
 import ehr_prep
@@ -304,13 +304,21 @@ def level_count(shown: pd.DataFrame, name: str, level: str, column: tuple[str, s
     return count_of(shown.at[row, column]) if row in shown.index else 0.0
 
 
+def rounded_sizes(clusters: dict[str, pd.Series], rounding: Rounding) -> pd.DataFrame:
+    """Sizes by site and cluster with totals, each rounded by itself: more than a report shows."""
+    labels = pd.concat(clusters, names=["site"]).rename("cluster").reset_index()
+    sizes = pd.crosstab(labels["site"], labels["cluster"], margins=True, margins_name="all")
+    cells = [[rounding(sizes.at[s, k], s, k) for k in sizes] for s in sizes.index]
+    return pd.DataFrame(cells, sizes.index, sizes.columns)
+
+
 def table_one_attack(
     tables: dict[str, pd.DataFrame], clusters: dict[str, pd.Series], secret: bytes
 ) -> tuple[System, dict[tuple[str, ...], int]]:
     """What a rounded Table 1 and the sizes at all sites reveal, and its small counts."""
     rounding = Rounding(secret, M, clusters)
     shown = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding).frame
-    sizes, system = shown_sizes(clusters, M, secret), System()
+    sizes, system = rounded_sizes(clusters, rounding), System()
     for site in sizes.index:
         for group in sizes:
             n = sizes.at[site, group]
@@ -359,7 +367,7 @@ def with_draws(
     """Add what a reader knows of the draws: all of a whole are one of those of its parts."""
     rounding = Rounding(secret, M, clusters)
     shown = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding).frame
-    sizes = shown_sizes(clusters, M, secret)
+    sizes = rounded_sizes(clusters, rounding)
     sites, groups = list(clusters), [group for group in sizes if group != "all"]
     for site in sizes.index:
         for group in sizes:
@@ -421,7 +429,7 @@ def test_a_rounded_table_one_shows_all_counts_and_no_mean_of_few() -> None:
     assert (counts.map(count_of) % M == 0).all(axis=None)
     assert (table.frame.xs("age, mean (SD)").xs("3", axis=1, level=1).loc[""] == "–").all()
     assert "rounded at random to multiples of 11" in table.notes[-1]
-    sizes = shown_sizes(clusters, M, SECRET)
+    sizes = rounded_sizes(clusters, rounding)
     for site, group in table.frame.columns:
         shown = count_of(table.frame.at[("patients, n (%)", ""), (site, group)])
         assert shown == sizes.at[site, group]
