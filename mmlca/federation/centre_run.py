@@ -83,6 +83,7 @@ def run_centre(
     """
     study = read_network_study(study_file)
     with hold(folder, private=True):
+        (folder / "inbox").mkdir(exist_ok=True)  # people put files there
         carrier = _open_folder(study, folder, without)
         try:
             result = _round(study, carrier, folder / "private" / "round")

@@ -102,6 +102,7 @@ def run_site(
     name = name_of_site(study_file, study, site, site_file)
     with hold(folder, private=True):
         turn, answered = SiteTurn(name), read_answered(folder, study, name)
+        (folder / "inbox").mkdir(exist_ok=True)  # people put files there
         inbox = _read_folder(folder / "inbox", study, name)
         turn.notes = inbox.refused
         requests = _new_requests(inbox, answered)

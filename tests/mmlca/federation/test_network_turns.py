@@ -88,6 +88,36 @@ def test_a_site_that_drops_out_is_named_and_may_come_too_late(
     assert "The round is over" in status
 
 
+# --- what leaves after somebody said yes -----------------------------------------------------
+
+
+def test_nothing_leaves_before_somebody_said_yes(fitted: Network, tmp_path: Path) -> None:
+    network = again(fitted, tmp_path)
+    network.post()
+    network.centre()
+    network.answer()
+    home = tmp_path / "north"
+    command = ("site", "run", *network.of("north"))
+    sent = home / "outbox" / "north.labels.json"
+    refused = refusal(*command, "--approve")
+    assert "nobody can be asked here" in refused
+    assert "leaving.html" in refused
+    page = (home / "private" / "leaving.html").read_text()
+    assert not sent.exists()
+    text = (home / "site.toml").read_text()
+    (home / "site.toml").write_text(text + "approve = true\n")  # what the site file says holds
+    assert "nobody can be asked here" in refusal(*command)
+    assert not sent.exists()
+    mmlca_does(*command, "--approved-by", "A. Officer")
+    sizes = json.loads(sent.read_bytes())["payload"]["classes"]
+    assert all(f">{n:,}<" in page for part in sizes for n in part)
+    ledger = json.loads((home / "private" / "ledger.json").read_bytes())
+    approved = {release["kind"]: release["approved_by"] for release in ledger["releases"]}
+    assert approved == {"model": None, "labels": "A. Officer"}
+    assert ledger["releases"][1]["approved"] >= ledger["releases"][1]["when"]
+    assert "Nothing new is to be done" in network.site("north")  # and nobody is asked again
+
+
 # --- files and folders that do not belong ----------------------------------------------------
 
 
