@@ -207,6 +207,7 @@ RELIED_ON = {
         MixtureMarkov.standard_errors(sequences)
         Sequences.from_frame(id states) Sequences.from_codes(states)
         bootstrap(model sequences n seed) bootstrap_lrt(sequences k n seed) plot_intervals()
+        cluster_sequences(sequences k method linkage) distances(sequences method)
         select_n_classes(ks seed) three_step(posterior outcome covariates correction assignment)
     """,
     "font": """

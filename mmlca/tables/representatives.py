@@ -12,6 +12,7 @@ from font.errors import InputError
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import course_spells, course_texts
 from mmlca.tables.disclosure import hides, is_small
+from mmlca.tables.distances import distinct_sequences, metric_of
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
 
 _MOST_CANDIDATES = 500
@@ -129,7 +130,10 @@ def medoid_rows(s: Sequences, n: int, shared_by: int) -> Medoids:
     if not len(candidates):
         nothing = np.zeros(0)
         return Medoids(np.zeros(0, dtype=np.intp), nothing, nothing, nothing)
-    distance = _distances(s, first, first[candidates])
+    distinct = distinct_sequences(s)
+    number, length = distinct.number[first], s.lengths[first]
+    windows = metric_of(distinct).between(number, number[candidates])
+    distance = windows / np.maximum(length[:, None], length[None, candidates])
     chosen = _exchange(distance, weight, _greedy(distance, weight, min(n, len(candidates))))
     nearest = distance[:, chosen].argmin(axis=1)
     stands_for = np.bincount(nearest, weights=weight, minlength=len(chosen)).astype(float)
@@ -143,17 +147,6 @@ def medoid_rows(s: Sequences, n: int, shared_by: int) -> Medoids:
     mean = np.divide(far, stands_for, out=np.zeros(len(chosen)), where=stands_for > 0)
     rows = first[candidates[chosen]]
     return Medoids(rows[by_size], stands_for[by_size], mean[by_size], others[by_size])
-
-
-def _distances(
-    s: Sequences, rows: NDArray[np.intp], others: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """Share of times at which two sequences differ, for every two, (rows, others)."""
-    length = np.maximum(s.lengths[rows][:, None], s.lengths[others][None, :])
-    differing = np.zeros((len(rows), len(others)))
-    for t in range(s.shape[1]):
-        differing += s.codes[rows, t][:, None] != s.codes[others, t][None, :]
-    return differing / np.maximum(length, 1)
 
 
 def _greedy(distance: NDArray[np.float64], weight: NDArray[np.float64], n: int) -> NDArray[np.intp]:

@@ -86,7 +86,8 @@ class SequenceClusters:
         Parameters
         ----------
         min_count : int
-            Numbers of fewer patients are blank, and so are courses that fewer share.
+            Numbers of fewer patients are blank, and so are courses that fewer share; mean
+            distances and silhouettes too where fewer have another course than the medoid.
 
         Returns
         -------
@@ -118,14 +119,16 @@ class SequenceClusters:
                 "patients": patients,
             }
         )
-        few, rest = (is_small(number, min_count) for number in (sharing, patients - sharing))
-        table["medoid"] = table["medoid"].mask(few)
-        table["sharing"] = table["sharing"].mask(few | rest)
-        table = hide(table, ["sharing", "distance", "silhouette"], ["patients"], min_count)
+        table = table.assign(sharing_it=sharing, others=patients - sharing)
+        # where few have another course, means would reveal what they do
+        means = ["sharing", "distance", "silhouette"]
+        table = hide(table, means, ["patients", "others"], min_count)
+        table = hide(table, ["sharing"], ["sharing_it"], min_count)
+        table["medoid"] = table["medoid"].mask(is_small(sharing, min_count))
         table = hide_parts(table, [], ["count", "share"], min_count, patients=["patients"])
         if hides(min_count):
-            table = table.round({"sharing": 2, "distance": 2, "silhouette": 2})
-        return table.drop(columns="patients")
+            table = table.round(dict.fromkeys(means, 2))
+        return table.drop(columns=["patients", "sharing_it", "others"])
 
 
 def cluster_sequences(
@@ -172,10 +175,10 @@ def cluster_sequences(
     --------
     >>> s = Sequences.from_lists([["A"] * 6] * 7 + [["A"] * 2 + ["B"] * 4] * 5 + [["B"] * 6])
     >>> clusters = cluster_sequences(s, range(2, 4))
-    >>> clusters.summary()
-       cluster  count     share     medoid  sharing  distance  silhouette
-    0        1    7.0  0.538462        A×6      1.0      0.00        1.00
-    1        2    6.0  0.461538  A×2 → B×4      NaN      0.33        0.86
+    >>> clusters.summary(min_count=0).round(2)
+       cluster  count  share     medoid  sharing  distance  silhouette
+    0        1    7.0   0.54        A×6     1.00      0.00        1.00
+    1        2    6.0   0.46  A×2 → B×4     0.83      0.33        0.86
     """
     of_type(sequences, Sequences, "Sequences, such as those that Sequences.from_frame returns")
     one_of(linkage, ("pam", "ward"), "linkage")
