@@ -21,7 +21,8 @@ from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Sequences
 
 _BURN_IN, _DRAWS = 200, 2_000
-_PRIOR = 1.0  # patients of each class and of each cell of its chain, before the data
+_PRIOR = 1.0  # patients of each class, and at most of each cell of its chain, before the data
+_OF_ROW = 3.0  # and at most of each row: with many states they would outweigh small classes
 
 
 class FirstStep(NamedTuple):
@@ -47,9 +48,9 @@ def draw_first_step(
 
     The tables are of the patients `among` (n,), default all; the classes may be in other
     proportions among these than among the others, who inform the chains as well. Weights count as
-    their effective number of patients, (Σw)² / Σw². All proportions, and all rows of the chains,
-    are equally likely before the data (Dirichlet distributions with the parameter 1), but what
-    nobody did stays impossible.
+    their effective number of patients, (Σw)² / Σw². Before the data, proportions and rows of the
+    chains have Dirichlet distributions with the parameter 1 (all are equally likely), or less in
+    rows of more than three cells, whose parameters add up to 3. What nobody did stays impossible.
     """
     if among is None:
         among = np.ones(len(data), dtype=bool)
@@ -79,7 +80,8 @@ class _Gibbs:
         self.visits, self.layout = em.Visits(patterns), patterns.layout
         self.rng = np.random.default_rng(seed)
         seen = self.visits.expected(em.cells_of(params)[:1], patterns.weights[:, None])[0] > 0
-        self.prior: Floats = np.where(seen, _PRIOR, 0.0)
+        cells = self.layout.sums(seen.astype(float))[self.layout.row]
+        self.prior: Floats = np.where(seen, np.minimum(_PRIOR, _OF_ROW / np.maximum(cells, 1)), 0.0)
 
     def step(self) -> Floats:
         """The memberships (U, K) under the present model; then the next one is drawn."""

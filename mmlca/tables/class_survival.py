@@ -75,10 +75,17 @@ class Memberships(NamedTuple):
         case = self.case[rows]
         found = Members(Step(p[rows], assigned, case, case, "BCH"), tables)
         check_separated(found.step.errors)
-        if (found.weights(found.step.errors).sum(axis=0) <= 0).any():
+        first_time = np.zeros(len(rows), dtype=np.intp)
+        weights = found.weights(found.step.errors).T
+        lost = [
+            name
+            for name, weight in zip(self.names, weights, strict=True)
+            if weight.sum() <= 0 or not followed(weight, first_time, 1).all()
+        ]
+        if lost:
             raise InputError(
-                "a class has no patients left after the correction; use fewer classes, or no "
-                "posterior."
+                f"class {some(lost)} cannot be told from nobody after the landmark: the patients "
+                "assigned to it may all be of other classes; use fewer classes, or no posterior."
             )
         return found
 

@@ -381,6 +381,18 @@ def test_bad_input_is_said_in_a_sentence(change: dict[str, object], message: str
         mmlca.survival_by_cluster(**given, window=4)  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:the classes overlap")
+def test_a_class_that_is_only_noise_is_refused() -> None:
+    rng = np.random.default_rng(9)
+    p = np.tile([0.45, 0.35, 0.2], (90, 1)) + rng.uniform(-0.02, 0.02, (90, 3))
+    p /= p.sum(axis=1, keepdims=True)
+    label = np.repeat([1, 2, 3], [40, 30, 20])
+    with pytest.raises(ValueError, match="cannot be told from nobody"):
+        mmlca.survival_by_cluster(
+            5 + rng.exponential(3, 90), rng.random(90) < 0.7, label, window=5, posterior=p
+        )
+
+
 def test_patients_without_a_time_are_counted() -> None:
     rng = np.random.default_rng(8)
     ids = [f"p{i}" for i in range(80)]
