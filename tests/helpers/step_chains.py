@@ -17,36 +17,33 @@ def people(n: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"age": rng.normal(60, 10, n).round(), "sex": rng.choice(["F", "M"], n)})
 
 
-def two_classes(n_states: int = 3) -> StepParams:
-    """Seldom and often leaving; age (per standard deviation) and sex have other effects in each."""
+def two_classes(
+    n_states: int = 3, often: tuple[float, float] = (-2.2, -0.5), common: bool = False
+) -> StepParams:
+    """Seldom and often leaving, by these log-odds; age (per standard deviation) and sex have other
+    effects in each class, or those of the first in both."""
     s = n_states
     rng = np.random.default_rng(3)
-    leaving = np.array([-2.2, -0.5])[:, None, None, None] * np.ones((1, 1, 1, s))
+    leaving = np.array(often)[:, None, None, None] * np.ones((1, 1, 1, s))
     slopes = np.array([[0.5, 0.3], [-0.4, 0.2]])[:, None, :] * np.ones((1, s, 1))
     destination = rng.normal(0, 1, (2, 1, s, s))
     destination[..., np.arange(s), np.arange(s)] = NEVER
     into = rng.normal(0, 0.2, (2, s, s, 2))
+    if common:
+        slopes, into = slopes[[0, 0]], into[[0, 0]]
     return StepParams(np.zeros((2, s)), leaving, slopes, destination, into)
 
 
 def draw(
-    n: int, seed: int, n_states: int = 3, n_times: int = 12, effect: float = 1.0
+    n: int, seed: int, n_states: int = 3, n_times: int = 12, params: StepParams | None = None
 ) -> tuple[Sequences, pd.Series]:
-    """Patients of the two classes, and the class of each; `effect` scales all slopes."""
-    table, params = people(n, seed), two_classes(n_states)
-    design = learn(table, "age + sex", np.ones(n), "steps")
-    scaled = StepParams(
-        params.initial,
-        params.leaving,
-        effect * params.leaving_slopes,
-        params.destination,
-        effect * params.destination_slopes,
-    )
+    """Patients of two classes, and the class of each."""
+    table = people(n, seed)
     return sample_steps(
-        scaled,
+        params or two_classes(n_states),
         np.array([0.6, 0.4]),
         Form(transitions="age + sex"),
-        design,
+        learn(table, "age + sex", np.ones(n), "steps"),
         tuple("abcdef"[:n_states]),
         np.full(n, n_times),
         table,

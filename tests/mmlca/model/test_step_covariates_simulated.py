@@ -1,4 +1,4 @@
-"""Coverage of the intervals of effects on steps, and size of their tests, over simulated studies."""
+"""Coverage of intervals of effects on steps, and size of their tests, over simulated studies."""
 
 from __future__ import annotations
 
@@ -13,29 +13,35 @@ from mmlca import MixtureMarkov
 from mmlca.model.covariates import learn
 from mmlca.model.params import Floats
 
-N_STUDIES, N_PATIENTS = 300, 400
+N_STUDIES = 300
+LEVELS = (-2.5, 0.2)  # log-odds of leaving in the two classes
 
 
-def study(seed: int) -> dict[str, float]:
+def study(seed: int, n_patients: int, n_states: int, common: bool) -> dict[str, float]:
     """One study whose patients have a covariate without effect, too: what was covered, p-values."""
-    data, classes = draw(N_PATIENTS, seed)
-    table = people(N_PATIENTS, seed)
-    noise = np.random.default_rng(10_000 + seed).normal(size=N_PATIENTS)
+    truth = two_classes(n_states, LEVELS, common)
+    data, classes = draw(n_patients, seed, n_states, params=truth)
+    table = people(n_patients, seed)
+    noise = np.random.default_rng(10_000 + seed).normal(size=n_patients)
     data = data.with_step_covariates(table.assign(noise=noise))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = MixtureMarkov(2, seed=1, n_init=20, transitions="age + sex + noise").fit(data)
+        model = MixtureMarkov(
+            2, seed=1, n_init=10, transitions="age + sex + noise", common_effects=common
+        ).fit(data)
         effects = model.step_coefficients(data)
         shown = model.marginal_predictions(
             data, {"age": [40, 60], "sex": "F", "noise": 0.0}, states=["a"]
         )
         tests = {test: model.step_tests(data, test=test) for test in ("wald", "lr")}
     order = [0, 1] if (model.labels_ == classes).mean() > 0.5 else [1, 0]
-    truth, design = two_classes(), learn(table, "age + sex", np.ones(N_PATIENTS), "steps")
+    design = learn(table, "age + sex", np.ones(n_patients), "steps")
     result: dict[str, float] = {}
     for kind, rows in (("leaving", effects["to"] == ""), ("destination", effects["to"] != "")):
         for name, column in (("age", 0), ("sex[M]", 1), ("noise", None)):
             part = effects[rows & (effects["term"] == name) & effects["se"].notna()]
+            if not len(part):
+                continue
             wanted = [
                 0.0
                 if column is None
@@ -66,7 +72,8 @@ def study(seed: int) -> dict[str, float]:
 
 def _slope(leaving: Floats, into: Floats, row: pd.Series, order: list[int]) -> Floats:
     """The true slopes of a row of the table; those of destinations against the reference."""
-    k, i = order[row["class"] - 1], "abc".index(row["from"])
+    k = 0 if row["class"] == "all" else order[row["class"] - 1]
+    i = "abc".index(row["from"])
     if row["to"] == "":
         return np.asarray(leaving[k, i])
     j = "abc".index(row["to"])
@@ -75,15 +82,21 @@ def _slope(leaving: Floats, into: Floats, row: pd.Series, order: list[int]) -> F
 
 
 @pytest.mark.slow
-def test_coverage_and_size() -> None:
-    """300 studies of 400 patients, 12 windows, three states and two classes (entropy R² about .7).
+@pytest.mark.parametrize(("n_patients", "n_states", "common"), [(300, 2, False), (400, 3, True)])
+def test_coverage_and_size(n_patients: int, n_states: int, common: bool) -> None:
+    """300 studies with 12 windows, and effects in each class or, of destinations, too, common ones.
 
-    The limits are 93–97 % for coverage, and 2.5–8 % for tests at 5 % (four standard errors of 300).
+    The limits are 93–97 % for coverage, and 2.5–8 % for tests at 5 % (the rates of 300 studies have
+    a standard error of 1.3 %; those of coverage rest on several effects of each study).
     """
-    table = pd.DataFrame([study(seed) for seed in range(N_STUDIES)])
+    table = pd.DataFrame([study(seed, n_patients, n_states, common) for seed in range(N_STUDIES)])
+    covered, size = rates(table)
+    message = f"{covered.round(4).to_string()}\n{size.round(4).to_string()}"
+    assert covered.between(0.93, 0.97).all(), message
+    assert size.filter(like="lr").between(0.025, 0.08).all(), message
+
+
+def rates(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Coverage, and the share of p-values below .05."""
     tests = [name for name in table if name.startswith(("wald", "lr"))]
-    covered = table.drop(columns=tests).mean()
-    size = (table[tests] < 0.05).mean()
-    print(f"\n{covered.round(4).to_string()}\n{size.round(4).to_string()}")
-    assert covered.between(0.93, 0.97).all()
-    assert size[["lr leaving", "lr destinations"]].between(0.025, 0.08).all()
+    return table.drop(columns=tests).mean(), (table[tests] < 0.05).mean()
