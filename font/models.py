@@ -310,7 +310,8 @@ class LatentClass:
     ----------
     n_classes : int
     n_init : int
-        Random starts. Each makes a short run, and the best quarter is followed to the end.
+        Random starts. Each makes a short run; the best quarter, at least two, is followed to the
+        end.
     search : "default" or "thorough"
         A thorough search follows every start to the end.
     prior : float
@@ -333,6 +334,8 @@ class LatentClass:
         Free parameters of the answers that occur, as `bic` counts them.
     loglik_ : float
     converged_ : bool
+    starts_ : DataFrame
+        Every start: its log posterior at the end, whether it was followed, and whether it settled.
     n_replicated_, n_searches_ : int
         So many of the starts that were followed reached the maximum.
 
@@ -520,14 +523,23 @@ class LatentClass:
             for _ in range(self.n_init)
         ]
         runs = [climb(update, start, min(_SHORT, self.max_iter), tol=tol) for start in starts]
-        n_followed = self.n_init if self.search == "thorough" else -(-self.n_init // 4)
+        n_followed = self.n_init if self.search == "thorough" else max(2, -(-self.n_init // 4))
         followed = np.argsort([-run[1] for run in runs], kind="stable")[:n_followed]
         for i in followed:
             state, _, settled = runs[i]
             if not settled and self.max_iter > _SHORT:
                 runs[i] = climb(update, state, self.max_iter - _SHORT, tol=tol)
         scores = np.array([runs[i][1] for i in followed])
+        best: _Fit
         best, value, self.converged_ = runs[followed[scores.argmax()]]
+        self.starts_ = pd.DataFrame(
+            {
+                "start": np.arange(1, self.n_init + 1),
+                "log_posterior": [run[1] for run in runs],
+                "followed": np.isin(np.arange(self.n_init), followed),
+                "converged": [run[2] for run in runs],
+            }
+        )
         self.n_searches_ = len(followed)
         self.n_replicated_ = int((value - scores <= _SAME * table.case.sum()).sum())
         return best

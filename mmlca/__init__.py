@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
 
 register_family("mmlca markov counts", "mmlca.federation.markov_kind:MARKOV")
+register_family("mmlca time course", "mmlca.federation.course_kind:TIME_COURSE")
 register_tables("mmlca study", "mmlca.study.results.registry:TABLES")
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing
