@@ -38,6 +38,8 @@ def groups_found(sequences: mmlca.Sequences, n_groups: int, seed: int) -> dict[s
     by_course = mmlca.select_n_classes(sequences, range(1, 9), seed, by="course")
     k_steps, k_course = mmlca.vote(by_steps), mmlca.vote(by_course)
     chains = {"seed": seed, "n_init": 10}
+    stays = mmlca.MixtureMarkov(n_groups, stays=(2, 4), **chains)
+    course = mmlca.CourseClasses(k_course, seed=seed)
     return {
         f"chains, BIC ({k_steps})": mmlca.MixtureMarkov(k_steps, **chains).fit_predict(sequences),
         "chains": mmlca.MixtureMarkov(n_groups, **chains).fit_predict(sequences),
