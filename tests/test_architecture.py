@@ -27,6 +27,7 @@ SHARED = (
     "font.checks.",
     "font.errors.",
     "font.files.",
+    "font.metrics.",
     "font.models.",  # the latent class model, which mmlca.model.course fits to windows
     "font.probabilities.",
     "font.settings.",
