@@ -167,8 +167,6 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             )
         counted, unit = count_patients(data)
         seen = (counted.codes[counted.weights > 0] >= 0).any(axis=0)
-        if not seen.any():
-            raise InputError("no patient has a state in any window; there is nothing to fit.")
         self.states_ = data.states
         self.times_ = data.times[: int(np.flatnonzero(seen)[-1]) + 1]
         labels = None if groups is None else patient_labels(data.ids, groups, "groups")
@@ -407,7 +405,7 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
-        rows = self._rows_of(sequences)
+        rows = self._rows(self._conform(sequences))
         return self.items_.log_likelihoods(rows.answers)[rows.inverse]
 
     def log_penalty(self) -> float:
