@@ -4,7 +4,9 @@ A window is an item of a latent class model and the states are its answers, so t
 everything is as for font's latent class models (`font.exchange.families`). What differs is the data
 (sequences instead of a table of columns), and that states which few patients are in may be sent:
 their names are the study's vocabulary and not what a patient answered, and their counts are
-rounded at random like all others.
+rounded at random like all others. A class and state has one draw for all windows: who stays in a
+state is counted in many windows, and with a draw in each of them the average of the rounded counts
+would come near the exact one.
 
 =================== =========================================================================
 format              "mmlca time course"
@@ -83,13 +85,17 @@ def _write(
 ) -> dict[str, Any]:
     totals = _totals(model, sequences)
     sizes = enough_patients(totals[:, 0], min_count)
+    n_states, n_windows = len(model.states_), len(model.times_)
+    patients = round_counts(sizes, min_count, draws)
+    each_state = draws.random((len(totals), n_states))
+    answers = round_counts(totals[:, 1:], min_count, np.tile(each_state, (1, n_windows)))
     return {
         "format": "mmlca time course",
         "version": 1,
         "items": [{"item": time, "categories": list(model.states_)} for time in model.times_],
         "prior": PRIOR_OF_ROUNDED_ANSWERS,
-        "patients": round_counts(sizes, min_count, draws).tolist(),
-        "answers": round_counts(totals[:, 1:], min_count, draws).tolist(),
+        "patients": patients.tolist(),
+        "answers": answers.tolist(),
     }
 
 
