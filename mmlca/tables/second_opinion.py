@@ -50,6 +50,7 @@ LEVELS = ((0.8, "nearly the same"), (0.6, "similar"), (0.3, "partly other"), (-1
 _APART, _TOGETHER = 0.25, 0.5  # shares of a cluster from which on it is divided, or put together
 _MOST_CELLS = 5  # cells of a cross table whose courses are described
 _LONGEST = 3  # states of a path
+_CROSS_COLUMNS = ["cluster", "group", "patients", "at_least", "share", "paired"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +219,7 @@ def second_opinion(
     columns = ["method", "cluster", "group", "patients", *_COURSE_COLUMNS]
     return SecondOpinion(
         pd.DataFrame(agreement),
-        pd.concat(cross, ignore_index=True)[
-            ["method", "cluster", "group", "patients", "at_least", "share", "paired"]
-        ],
+        pd.concat(cross, ignore_index=True)[["method", *_CROSS_COLUMNS]],
         pd.DataFrame(courses, columns=columns),
         count_note(min_count, rounding is not None),
     )
@@ -258,6 +257,8 @@ def compare_shown(shown: Shown) -> tuple[pd.DataFrame, float, float]:
     (0.63, 0.9, [True, False, False, True])
     """
     cells, bounds = shown.cells.to_numpy(dtype=float), shown.at_least.to_numpy(dtype=float)
+    if not len(cells):
+        return pd.DataFrame(columns=_CROSS_COLUMNS), np.nan, np.nan
     clusters, groups = list(shown.cells.index), list(shown.cells.columns)
     whole, sizes = _filled(shown), shown.sizes.to_numpy(dtype=float)[:, None]
     labels = list(range(len(clusters)))
@@ -339,6 +340,8 @@ def _shown(
     counts = cross_table(clusters, groups)
     if rounding is None:
         counts = counts[~hidden_sizes({"": clusters}, min_count).loc["all", counts.index]]
+        if counts.empty:
+            return Shown(counts, counts, counts.sum(axis=1))
         parts = bounded_parts(counts.to_numpy(), min_count)
         bounds = pd.DataFrame(parts.at_least, counts.index, counts.columns)
         return Shown(counts.astype(float).mask(parts.hidden), bounds, counts.sum(axis=1))
@@ -361,7 +364,11 @@ _COURSE_COLUMNS = ("path", "path_patients", "sequence", "sequence_patients")
 def _largest_apart(table: pd.DataFrame) -> list[dict[Any, Any]]:
     """The largest shown cells of patients who are not in corresponding groups."""
     apart = table[~table["paired"] & (table["patients"] > 0)]
-    rows: list[dict[Any, Any]] = apart.nlargest(_MOST_CELLS, "patients").to_dict("records")
+    rows: list[dict[Any, Any]] = (
+        apart.sort_values("patients", ascending=False, kind="stable")
+        .head(_MOST_CELLS)
+        .to_dict("records")
+    )
     return rows
 
 
