@@ -184,9 +184,10 @@ def planted_cohort(
 ) -> tuple[Sequences, pd.Series]:
     """Sequences of a made-up cohort, and the planted group of each patient.
 
-    A quarter has the state of its middle. Follow-up ends after 4 quarters up to all of them, each
-    equally likely for those who were included late (two in five patients), and 3 % of the quarters
-    after the first are missing. Death is a state, from which on patients are followed to the end.
+    A quarter has the state of its middle. Two in five patients were included late: their follow-up
+    ends after 4 quarters up to all of them, each equally likely. Of the quarters after the first
+    3 % are not known; those at the end of follow-up shorten it. Death is a state, in which patients
+    stay to the end of their follow-up.
 
     Parameters
     ----------
