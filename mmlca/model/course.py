@@ -34,7 +34,6 @@ from mmlca.model.inference import (
     posterior_table,
 )
 from mmlca.model.params import AnySequences, Floats, Seed, as_sequences, count_patients, in_states
-from mmlca.model.search import is_confirmed
 from mmlca.model.settings import SampleSize, SearchKind
 from mmlca.sequences.checks import patient_labels
 from mmlca.sequences.type import Labels, Sequences
@@ -101,8 +100,8 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     starts_ : DataFrame
         Every start: its log posterior at the end, whether it was followed, and whether it settled.
     n_replicated_, n_searches_ : int
-        So many of the starts that were followed reached the maximum. The fit warns where fewer than
-        two of them, or fewer than half, did.
+        So many of the starts that were followed reached the maximum. The fit warns where only one
+        did.
 
     Notes
     -----
@@ -114,9 +113,10 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     >>> early, late = ["A", "A", "B", "B"], ["A", "A", "A", "B"]
     >>> sequences = Sequences.from_lists([early] * 30 + [late] * 20 + [["B", "B", "A", "A"]] * 10)
     >>> model = CourseClasses(2, seed=1).fit(sequences)
-    >>> print(model.summary()["course"].to_string(index=False))
+    >>> for text in model.summary()["course"]:
+    ...     print(text)
     A in windows 1–2 (100 %), then B in windows 3–4 (60–100 %)
-            B in windows 1–2 (100 %), then A in windows 3–4 (100 %)
+    B in windows 1–2 (100 %), then A in windows 3–4 (100 %)
     """
 
     def __init__(
@@ -238,12 +238,12 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         replicated, searches = self.n_replicated_, self.n_searches_
-        if self.n_classes > 1 < self.n_init and not is_confirmed(replicated, searches):
+        if self.n_classes > 1 and self.n_init > 1 and replicated < 2:
             more = option("search", "thorough")
             if self.search == "thorough":
                 more = f"a larger {option('n_init')} (now {self.n_init})"
             warnings.warn(
-                f"the best of all maxima was reached by {replicated} of {searches} starts that "
+                f"the best of all maxima was reached by only one of the {searches} starts that "
                 f"were followed, so a better one may exist; use {more} or ask for fewer classes.",
                 stacklevel=3,
             )

@@ -74,12 +74,15 @@ class SecondOpinion:
         few patients have them, or few have others.
     note : str
         What is hidden or rounded.
+    n_clusters : int
+        Those whose size is hidden included.
     """
 
     agreement: pd.DataFrame
     cross: pd.DataFrame
     courses: pd.DataFrame
     note: str
+    n_clusters: int
 
     def sentences(self) -> list[str]:
         """One sentence per method, and one on what they mean together.
@@ -98,7 +101,15 @@ class SecondOpinion:
 
     def verdict(self) -> str:
         """What the methods mean together for the clusters."""
-        as_many = self.agreement["groups"] == self.cross["cluster"].nunique()
+        if self.n_clusters == 1:
+            others = self.agreement.loc[self.agreement["groups"] > 1, "method"].tolist()
+            if not others:
+                return "None of these methods finds more than one group."
+            return (
+                "There is one cluster, so that nothing can be said about how stable clusters are; "
+                f"more groups are found by {listed(others)}."
+            )
+        as_many = self.agreement["groups"] == self.n_clusters
         index = self.agreement["adjusted_rand_index"][as_many if as_many.any() else slice(None)]
         if index.isna().all():
             return "No cluster is large enough to be compared."
@@ -117,16 +128,23 @@ class SecondOpinion:
 
     def _sentence(self, row: Mapping[Any, Any]) -> str:
         index = row["adjusted_rand_index"]
+        if row["groups"] == 1 or self.n_clusters == 1:
+            name = row["method"][:1].upper() + row["method"][1:]
+            here = counted(self.n_clusters, "cluster", "clusters")
+            return f"{name}: {counted(row['groups'], 'group', 'groups')} beside {here}."
         if np.isnan(index):
             return f"{row['method']}: no cluster is large enough to be shown."
         level = next(words for least, words in LEVELS if index >= least)
         name = row["method"][:1].upper() + row["method"][1:]
+        own = self.cross[self.cross["method"] == row["method"]]
+        who = "the patients"
+        if own["cluster"].nunique() < self.n_clusters:
+            who = f"the {row['patients']:,.0f} patients in clusters whose size is shown"
         parts = [
             f"{name} ({counted(row['groups'], 'group', 'groups')}): {level} groups, adjusted Rand "
-            f"index {index:.2f}; {percent_text(row['same'])} of the patients are in corresponding "
-            "groups"
+            f"index {index:.2f}; {percent_text(row['same'])} of {who} are in corresponding groups"
         ]
-        cells = self.cross[self.cross["method"] == row["method"]].dropna(subset=["share"])
+        cells = own.dropna(subset=["share"])
         for cluster, part in cells.groupby("cluster", sort=False, observed=True):
             large = part[part["share"] >= _APART].sort_values("share", ascending=False)
             if len(large) > 1:
@@ -167,7 +185,8 @@ def second_opinion(
         Such as those of a distance. They are compared as well.
     ks : numbers of classes, or None
         Latent classes of the time course are fitted, with as many classes as there are clusters,
-        and with the number of `ks` that BIC chooses where that is another one. None: none are.
+        if there are several, and with the number of `ks` that BIC chooses where that is another
+        one. None: none are.
     n_init, search, seed : as in `CourseClasses`
     min_count : int
         Smallest number of patients shown.
@@ -178,11 +197,11 @@ def second_opinion(
     --------
     >>> early, late = ["A", "B", "B", "B"], ["A", "A", "A", "B"]
     >>> s = Sequences.from_lists([early] * 30 + [late] * 20)
-    >>> clusters = [1] * 30 + [2] * 20
-    >>> found = second_opinion(s, clusters, {"by first state": [1] * 50}, ks=None)
+    >>> clusters, groups = [1] * 30 + [2] * 20, [1] * 33 + [2] * 17
+    >>> found = second_opinion(s, clusters, {"by distances": groups}, ks=None)
     >>> print(found.sentences()[0])
-    By first state (1 group): other groups, adjusted Rand index 0.00; 60 % of the patients are in
-    corresponding groups; group 1 has most of each of the clusters 1 and 2.
+    By distances (2 groups): similar groups, adjusted Rand index 0.77; 94 % of the patients are in
+    corresponding groups.
     """
     check_min_count(min_count)
     ids = sequences.ids
@@ -222,6 +241,7 @@ def second_opinion(
         pd.concat(cross, ignore_index=True)[["method", *_CROSS_COLUMNS]],
         pd.DataFrame(courses, columns=columns),
         count_note(min_count, rounding is not None),
+        int(labels.nunique()),
     )
 
 
@@ -321,9 +341,9 @@ def _course_opinions(
         seed = int(np.random.default_rng(seed).integers(2**63))
     settings: dict[str, Any] = {"n_init": n_init, "search": search}
     n_clusters = int(clusters.nunique())
-    numbers = {COURSE: n_clusters}
+    numbers = {COURSE: n_clusters} if n_clusters > 1 else {}
     table = select_n_classes(sequences, ks, seed, by="course", **settings)
-    if (best := vote(table)) != n_clusters:
+    if (best := vote(table)) != n_clusters or n_clusters == 1:
         numbers[COURSE_BY_BIC] = best
     return {
         name: pd.Series(

@@ -95,6 +95,9 @@ def test_sentences_say_what_the_numbers_say(table: np.ndarray, min_count: int) -
     sentence, verdict = found.sentences()
     row = found.agreement.iloc[0]
     exact = pd.DataFrame(dict(zip(("k", "g"), labels_of(table), strict=True)))
+    if 1 in (row["groups"], found.n_clusters):
+        assert re.search(r": \d groups? beside \d clusters?\.$", sentence)
+        return
     if np.isnan(row["adjusted_rand_index"]):
         assert "no cluster is large enough" in sentence
         return
@@ -117,9 +120,8 @@ def test_sentences_say_what_the_numbers_say(table: np.ndarray, min_count: int) -
         for cluster in members:
             own = exact[exact["k"] == int(cluster)]
             assert (own["g"] == int(group)).mean() >= 0.5 - 1e-9
-    if table.shape[0] == 1 or index >= 0.8:
-        return
-    assert "do not depend" not in verdict
+    assert ("do not depend" in verdict) == (index >= 0.8)
+    assert ("Part of the clusters" in verdict) == (0.6 <= index < 0.8)
 
 
 def test_rounded_numbers_are_multiples_and_the_rest_follows_from_them() -> None:
@@ -164,6 +166,20 @@ def test_latent_classes_of_the_time_course_are_fitted() -> None:
     mixed = second_opinion(data, np.tile([1, 2], 60), ks=range(1, 4), n_init=8, seed=1)
     assert mixed.agreement["adjusted_rand_index"][0] < 0.1
     assert "depend on the method" in mixed.verdict()
+
+
+def test_one_cluster_is_not_called_stable() -> None:
+    rng = np.random.default_rng(1)
+    when = np.r_[np.full(60, 2), np.full(60, 6)] + rng.integers(-1, 2, 120)
+    data = Sequences.from_codes((np.arange(8) >= when[:, None]).astype(np.int8), ["A", "B"])
+    found = second_opinion(data, [1] * 120, ks=range(1, 4), n_init=8, seed=1)
+    assert len(found.agreement) == 1
+    groups = found.agreement["groups"].item()
+    assert groups > 1
+    assert f": {groups} groups beside 1 cluster." in found.sentences()[0]
+    assert "There is one cluster" in found.verdict()
+    same = second_opinion(data, [1] * 120, {"m": [1] * 120}, ks=None)
+    assert same.verdict() == "None of these methods finds more than one group."
 
 
 def test_patients_of_weight_0_do_not_count_and_labels_are_matched_by_id() -> None:
