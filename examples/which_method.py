@@ -50,17 +50,34 @@ def groups_found(sequences: mmlca.Sequences, n_groups: int, seed: int) -> dict[s
     }
 
 
-def agreement(n_cohorts: int, n_patients: int) -> pd.DataFrame:
-    """Adjusted Rand index with the planted groups, by disease, cohort and method."""
-    rows = []
+def share_found(planted: np.ndarray, found: np.ndarray) -> pd.Series:
+    """For each planted group the share of its patients in the class that corresponds to it.
+
+    Classes and groups are paired one to one, so that most patients are in corresponding ones.
+    """
+    partner = {group: label for label, group in font.match_labels(planted, found).items()}
+    same = pd.Series(found) == pd.Series(planted).map(partner)
+    return same.groupby(planted).mean()
+
+
+def agreement(n_cohorts: int, n_patients: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Adjusted Rand index, and the share of each planted group that is found.
+
+    Both by disease, cohort and method.
+    """
+    rows, shares = [], []
     for disease in DISEASES:
         for seed in range(1, n_cohorts + 1):
             sequences, planted = planted_cohort(disease, n_patients, seed=seed)
+            true = planted.to_numpy()
             for method, found in groups_found(sequences, planted.nunique(), seed).items():
-                ari = font.compare_clusterings(planted.to_numpy(), found)["adjusted_rand_index"]
-                rows.append({"cohort": disease, "seed": seed, "method": method, "ari": ari})
+                key = {"cohort": disease, "seed": seed, "method": method}
+                ari = font.compare_clusterings(true, found)["adjusted_rand_index"]
+                rows.append({**key, "ari": ari})
+                each = share_found(true, found)
+                shares += [{**key, "group": g, "share": share} for g, share in each.items()]
             print(pd.DataFrame(rows).tail(6).to_string(index=False), flush=True)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows), pd.DataFrame(shares)
 
 
 if __name__ == "__main__":
@@ -70,9 +87,11 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # on searches and missing windows
-        table = agreement(arguments.cohorts, arguments.patients)
+        table, shares = agreement(arguments.cohorts, arguments.patients)
     table["chosen"] = table["method"].str.extract(r"\((\d+)\)")[0]
     table["method"] = table["method"].str.replace(r" \(\d+\)", "", regex=True)
     summary = table.groupby(["cohort", "method"], sort=False)
     print(summary["ari"].agg(["mean", "min", "max"]).round(2).to_string())
     print(summary["chosen"].agg(lambda chosen: ", ".join(chosen.dropna())).to_string())
+    told = shares[~shares["method"].str.contains("BIC")]
+    print(told.pivot_table("share", ["cohort", "group"], "method").round(2).to_string())

@@ -57,7 +57,7 @@ def test_no_method_wins_in_all_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The statements of docs/which_method.md on one cohort of each disease."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     which_method = importlib.import_module("which_method")
-    table = which_method.agreement(1, 1000)
+    table, shares = which_method.agreement(1, 1000)
     table["method"] = table["method"].str.replace(r" \(\d+\)", "", regex=True)
     index = table.pivot(index="cohort", columns="method", values="ari")
     # with the planted number of groups, chains are best for antidepressants, and others elsewhere
@@ -66,3 +66,9 @@ def test_no_method_wins_in_all_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert three.idxmax(axis=1)["HIV"] == three.idxmax(axis=1)["myeloma"] == "by time in state"
     assert index.loc["HIV", "course, BIC"] > index.loc["HIV", "chains, BIC"] + 0.1
     assert index.loc["antidepressants", "course, BIC"] > 0.7
+    found = shares.set_index(["group", "method"])["share"]
+    assert found["intermittent users", "chains"] > 0.8 > 0.2 > found["intermittent users", "course"]
+    assert (
+        found["treatment-resistant", "chains"] < 0.3 < 0.9 < found["treatment-resistant", "course"]
+    )
+    assert found["late presenters", "chains"] < 0.2 < 0.6 < found["late presenters", "course"]
