@@ -58,6 +58,15 @@ class Patients(NamedTuple):
     groups: NDArray[np.intp] | None = None
 
 
+def check_chains(model: Any, name: str) -> None:
+    """Refuse latent classes of the time course, where a function is about chains."""
+    if hasattr(model, "probabilities_"):
+        raise TypeError(
+            f"{name} is about mixtures of Markov chains, found {type(model).__name__}; fit a "
+            "MixtureMarkov, or use its labels where groups of patients will do."
+        )
+
+
 def check_level(level: float) -> None:
     """Refuse a coverage outside 0 to 1."""
     if not 0 < level < 1:

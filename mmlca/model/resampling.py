@@ -26,6 +26,7 @@ from mmlca.model import em
 from mmlca.model.covariates import AnyCovariates, Design, MembershipRun, Mixture, Rows
 from mmlca.model.forms import state_shares
 from mmlca.model.inference import (
+    check_chains,
     check_level,
     group_names,
     join_names,
@@ -137,6 +138,7 @@ def bootstrap(
     whole_number(n, 2, "n")
     whole_number(n_fresh, 0, "n_fresh")
     check_level(level)
+    check_chains(model, "bootstrap")
     data = in_states(sequences, model.states_)
     point = point_at(model, model._patients_of(data, covariates, groups))
     design = model._design

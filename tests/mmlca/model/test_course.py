@@ -346,3 +346,15 @@ def test_memberships_are_those_of_stepmix() -> None:
     data = Sequences.from_codes(items.astype(np.int8), ["no", "yes"])
     model = CourseClasses(3, prior=0, tol=1e-12, max_iter=5000, seed=1).fit(data)
     np.testing.assert_allclose(model.predict_proba(data), recorded, atol=2e-3)
+
+
+def test_functions_about_chains_say_so() -> None:
+    data, _ = planted(60)
+    model = CourseClasses(2, n_init=4, seed=1).fit(data)
+    for call in (
+        lambda: mmlca.diagnose(model, data, n_sim=3),
+        lambda: mmlca.bootstrap(model, data, 3, seed=1),
+        lambda: mmlca.plot_transitions(model),
+    ):
+        with pytest.raises(TypeError, match="is about mixtures of Markov chains, found Course"):
+            call()
