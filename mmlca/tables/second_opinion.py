@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from font.checks import counted, listed
 from font.errors import InputError
@@ -396,35 +395,31 @@ def _courses(
     data: Sequences, patients: float, min_count: int, rounding: Rounding | None
 ) -> dict[str, Any]:
     """The most common path and the most frequent sequence of a cell's patients."""
-    lines = line_codes(data, _LONGEST + 1)
+    lines = line_codes(data, _LONGEST + 1).astype(np.intp)
+    lines[:, -1] = lines[:, -1] >= 0  # whether the path goes on
     paths, number = np.unique(lines, axis=0, return_inverse=True)
-    first, same = data.distinct()
     best = int(np.bincount(number.ravel()).argmax())
-    members = np.flatnonzero(number.ravel() == best)
-    names = [data.states[code] for code in paths[best] if code >= 0]
-    path = ARROW.join([*names[:_LONGEST], "…"] if len(names) > _LONGEST else names)
+    names = [data.states[code] for code in paths[best, :-1] if code >= 0]
+    first, same = data.distinct()
     top = int(np.bincount(same).argmax())
-    own = np.flatnonzero(same == top)
-    text = course_texts(course_spells(data, first[[top]]))[0] if len(own) else ""
-    return {
-        **_if_many("path", path, data, members, patients, min_count, rounding),
-        **_if_many("sequence", text, data, own, patients, min_count, rounding),
+    takes, has = number.ravel() == best, same == top
+    texts = {
+        "path": ARROW.join([*names, "…"] if paths[best, -1] else names),
+        "sequence": course_texts(course_spells(data, first[[top]]))[0],
     }
-
-
-def _if_many(
-    column: str,
-    text: str,
-    data: Sequences,
-    members: NDArray[np.intp],
-    patients: float,
-    min_count: int,
-    rounding: Rounding | None,
-) -> dict[str, Any]:
-    """A course and its number of patients; blank where few have it, or few do not."""
-    n: float = len(members)
+    n: dict[str, float] = {"path": takes.sum(), "sequence": has.sum()}
     if rounding is not None:
-        n = rounding.part(n, rounding.key_of(data.ids[members]), patients)
-    elif is_small(n, min_count) or is_small(len(data) - n, min_count):
-        n = 0
-    return {column: text if n else None, f"{column}_patients": n if n else np.nan}
+        for name, rows in (("path", takes), ("sequence", has)):
+            n[name] = rounding.part(n[name], rounding.key_of(data.ids[rows]), patients)
+    else:
+        for name in n:
+            if is_small([n[name], len(data) - n[name]], min_count).any():
+                n[name] = 0.0
+        # few who take the path otherwise, or few who do neither, would follow from the two
+        rest = (takes & ~has).sum() if takes[has].all() else (~takes & ~has).sum()
+        if n["path"] and is_small(rest, min_count):
+            n["sequence"] = 0.0
+    shown: dict[str, Any] = {}
+    for name, text in texts.items():
+        shown |= {name: text if n[name] else None, f"{name}_patients": n[name] or np.nan}
+    return shown

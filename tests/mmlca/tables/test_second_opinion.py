@@ -151,6 +151,28 @@ def test_the_courses_are_those_of_patients_whom_the_methods_see_differently() ->
     assert not hidden["path_patients"].lt(11).any()
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 16), min_size=4, max_size=4))
+def test_what_is_left_of_the_courses_is_not_few_patients(sizes: list[int]) -> None:
+    """The attack: what path and sequence leave of a cell, and the sequence of its path."""
+    courses = [["A", "B", "B"], ["A", "A", "B"], ["A", "A", "A"], ["C", "C", "C"]]
+    rows = [["B", "B", "B"]] * 60
+    for course, n in zip(courses, sizes, strict=True):
+        rows += [course] * n
+    clusters = np.ones(len(rows), dtype=int)
+    groups = np.where(np.arange(len(rows)) < 60, 1, 2)
+    found = second_opinion(
+        Sequences.from_lists(rows), clusters, {"m": groups}, ks=None, min_count=11
+    ).courses
+    for row in found.to_dict("records"):
+        n, path, same = (row[c] for c in ("patients", "path_patients", "sequence_patients"))
+        known = [n, path, same, n - path, n - same]
+        if row["path"] and row["sequence"]:
+            words = re.findall(r"[ABC](?=×)", row["sequence"])
+            known.append(path - same if words == row["path"].split(" → ") else n - path - same)
+        assert not [k for k in known if 0 < k < 11]
+
+
 def test_latent_classes_of_the_time_course_are_fitted() -> None:
     """Chains see one group where courses differ by when patients switch."""
     rng = np.random.default_rng(1)
