@@ -10,7 +10,8 @@ from an `origin` near the data, so that nothing is lost where values are large a
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -274,11 +275,28 @@ def log_densities(points: Floats, means: Floats, roots: Floats, form: str) -> Fl
 
 
 class _Fit(NamedTuple):
-    """Weights (K,), item probabilities (K, C), class probabilities of each pattern (U, K)."""
+    """Proportions (G, K), item probabilities (K, C), class probabilities of each pattern (U, K)."""
 
     weights: Floats
     items: Floats
     responsibility: Floats
+
+
+class _Table(NamedTuple):
+    """The U patterns of a fit: one-hot answers (U, C), people (U,), group of each (U,), G groups.
+
+    `answers` is sparse where it is large.
+    """
+
+    answers: Any
+    case: Floats
+    group: NDArray[np.intp]
+    n_groups: int
+
+
+_SHORT = 25  # updates of every start, before the best starts are followed
+_SAME = 1e-5  # of log posterior per person: what two starts that end in one maximum may differ by
+_DENSE = 20_000  # cells up to which one-hot answers are quicker as a plain array
 
 
 class LatentClass:
@@ -292,7 +310,10 @@ class LatentClass:
     ----------
     n_classes : int
     n_init : int
-        Random starts; the best is kept.
+        Random starts. Each makes a short run; the best quarter, at least two, is followed to the
+        end.
+    search : "default" or "thorough"
+        A thorough search follows every start to the end.
     prior : float
         Dirichlet prior: this many imaginary answers, spread evenly over the categories of
         each item in each class. 0 is maximum likelihood.
@@ -304,10 +325,19 @@ class LatentClass:
     Attributes
     ----------
     weights_ : (K,) class proportions
+    group_weights_ : DataFrame
+        After a fit with groups the class proportions of each, group × class; else without rows.
     class_parameters_ : (K, C) probabilities of all categories, item after item
     categories_ : {item: list of categories}
+        A categorical column has its own categories; another column has the answers that occur.
+    n_parameters_ : int
+        Free parameters of the answers that occur, as `bic` counts them.
     loglik_ : float
     converged_ : bool
+    starts_ : DataFrame
+        Every start: its log posterior at the end, whether it was followed, and whether it settled.
+    n_replicated_, n_searches_ : int
+        So many of the starts that were followed reached the maximum.
 
     Examples
     --------
@@ -322,62 +352,120 @@ class LatentClass:
         n_classes: int,
         *,
         n_init: int = 20,
+        search: Literal["default", "thorough"] = "default",
         prior: float = PRIOR_OF_ITEMS,
         tol: float = 1e-8,
         max_iter: int = 1000,
-        seed: int = 0,
+        seed: int | np.random.Generator | None = 0,
     ) -> None:
         self.n_classes = whole_number(n_classes, 1, "n_classes")
         self.n_init = whole_number(n_init, 1, "n_init")
         self.max_iter = whole_number(max_iter, 1, "max_iter")
-        self.prior, self.tol, self.seed = prior, tol, seed
+        one_of(search, ("default", "thorough"), "search")
+        self.search, self.prior, self.tol, self.seed = search, prior, tol, seed
 
-    def fit(self, data: ArrayLike | pd.DataFrame, weights: ArrayLike | None = None) -> Self:
-        """Estimate the model from answers (people × items); NaN and None are missing."""
+    def fit(
+        self,
+        data: ArrayLike | pd.DataFrame,
+        weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Estimate the model from answers (people × items); NaN and None are missing.
+
+        With `groups`, one label per person, the classes are shared, while every group has class
+        proportions of its own.
+        """
         frame = _frame(data)
         if frame.empty:
             raise InputError(f"found answers of shape {frame.shape}; people and items are needed.")
-        self.categories_ = {
-            item: np.sort(pd.unique(frame[item].dropna())).tolist() for item in frame.columns
-        }
+        self.categories_ = {item: _categories(frame[item]) for item in frame.columns}
         bare = [item for item, values in self.categories_.items() if not values]
         if bare:
             raise InputError(f"nobody answered the items {some(bare)}; leave them out.")
         answers, number = self._distinct(frame)
-        case = np.bincount(
-            number, weights=case_weights(weights, len(frame)), minlength=len(answers)
-        ).astype(float)
+        group, names = np.zeros(len(frame), dtype=np.intp), pd.Index([], name="group")
+        if groups is not None:
+            group, found = pd.factorize(np.asarray(groups), sort=True)
+            names = pd.Index(found, name="group")
+            if len(group) != len(frame) or (group < 0).any():
+                raise InputError(f"groups must be {len(frame):,} labels without missing ones.")
+        n_groups = max(len(names), 1)
+        pairs, number = np.unique(number * n_groups + group, return_inverse=True)
+        case = np.bincount(number, weights=case_weights(weights, len(frame)), minlength=len(pairs))
         if case.sum() == 0:
             raise InputError("all case weights are 0; at least one person must count.")
-        rng = np.random.default_rng(self.seed)
-        runs = [self._em(answers, case, rng) for _ in range(self.n_init)]
-        best, _, self.converged_ = max(runs, key=lambda run: run[1])
-        order = np.argsort(-best.weights, kind="stable")
-        self.weights_ = best.weights[order]
+        pattern, group = np.divmod(pairs, n_groups)
+        table = _Table(answers[pattern], case.astype(float), group, n_groups)
+        best = self._search(table)
+        people = np.bincount(group, case, minlength=n_groups)
+        shares = probabilities(people) @ best.weights
+        order = np.argsort(-shares, kind="stable")
+        self.weights_ = shares[order]
         self.class_parameters_ = best.items[order]
-        _, each = posterior(_log_joint(answers, self.weights_, self.class_parameters_))
+        self.group_weights_ = pd.DataFrame(
+            best.weights[: len(names), order], index=names, columns=range(self.n_classes)
+        )
+        _, each = posterior(
+            _log_joint(table.answers, best.weights[:, order][group], self.class_parameters_)
+        )
         self.loglik_ = float(case @ each)
+        occurring = np.add.reduceat(
+            table.answers.T @ table.case > 0, np.cumsum([0, *self._sizes()[:-1]]), dtype=int
+        )
+        self.n_parameters_ = n_groups * (self.n_classes - 1) + self.n_classes * int(
+            np.maximum(occurring - 1, 0).sum()
+        )
         return self
 
-    def predict_proba(self, data: ArrayLike | pd.DataFrame) -> Floats:
-        """Class probabilities (n, K)."""
-        answers, number = self._distinct(_frame(data))
-        joint = _log_joint(answers, self.weights_, self.class_parameters_)
-        return posterior(joint)[0][number]
+    def predict_proba(
+        self, data: ArrayLike | pd.DataFrame, groups: ArrayLike | None = None
+    ) -> Floats:
+        """Class probabilities (n, K), with the proportions of each person's group if given."""
+        return self._memberships(data, groups)[0]
 
-    def predict(self, data: ArrayLike | pd.DataFrame) -> Integers:
+    def score_samples(
+        self, data: ArrayLike | pd.DataFrame, groups: ArrayLike | None = None
+    ) -> Floats:
+        """Log-likelihood of each person's answers, (n,)."""
+        return self._memberships(data, groups)[1]
+
+    def predict(self, data: ArrayLike | pd.DataFrame, groups: ArrayLike | None = None) -> Integers:
         """The most probable class of each person."""
-        return np.asarray(np.argmax(self.predict_proba(data), axis=1))
+        return np.asarray(np.argmax(self.predict_proba(data, groups), axis=1))
 
-    def statistics(self, data: ArrayLike | pd.DataFrame, membership: ArrayLike) -> Floats:
+    def _memberships(
+        self, data: ArrayLike | pd.DataFrame, groups: ArrayLike | None
+    ) -> tuple[Floats, Floats]:
+        answers, number = self._distinct(_frame(data))
+        if groups is None:
+            table, each = posterior(_log_joint(answers, self.weights_, self.class_parameters_))
+            return table[number], each[number]
+        names = pd.Index(np.asarray(groups))
+        group = self.group_weights_.index.get_indexer(names)
+        if len(group) != len(number) or (group < 0).any():
+            raise InputError(
+                f"groups must be {len(number):,} labels among those of the fit "
+                f"({some(self.group_weights_.index)}); found {some(names[group < 0].unique())}."
+            )
+        shares = self.group_weights_.to_numpy()[group]
+        return posterior((answers @ _log(self.class_parameters_).T)[number] + _log(shares))
+
+    def statistics(
+        self,
+        data: ArrayLike | pd.DataFrame,
+        membership: ArrayLike,
+        weights: ArrayLike | None = None,
+    ) -> Floats:
         """Sums by class, (K, 1 + C): the people, then those who gave each answer."""
         frame = _frame(data)
         table = memberships(membership, len(frame), self.n_classes)
+        if weights is not None:
+            table = table * case_weights(weights, len(frame))[:, None]
         answers, number = self._distinct(frame)
         by_row = np.stack(
-            [np.bincount(number, column, minlength=len(answers)) for column in table.T], axis=1
+            [np.bincount(number, column, minlength=answers.shape[0]) for column in table.T], axis=1
         )
-        return np.hstack([table.sum(axis=0)[:, None], by_row.T @ answers])
+        return np.hstack([table.sum(axis=0)[:, None], (answers.T @ by_row).T])
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all people give, as many classes as rows; see `statistics`."""
@@ -388,6 +476,7 @@ class LatentClass:
             probabilities(table[:, 0]),
             probabilities(table[:, 1:], prior, sizes=sizes),
             n_init=self.n_init,
+            search=self.search,
             prior=self.prior,
             tol=self.tol,
             max_iter=self.max_iter,
@@ -406,9 +495,7 @@ class LatentClass:
 
     def bic(self, n: int) -> float:
         """Schwarz's criterion for n people: −2 log L + p log n."""
-        n_free = sum(len(values) - 1 for values in self.categories_.values())
-        n_parameters = self.n_classes - 1 + self.n_classes * n_free
-        return float(-2 * self.loglik_ + n_parameters * np.log(n))
+        return float(-2 * self.loglik_ + self.n_parameters_ * np.log(n))
 
     @classmethod
     def of(
@@ -427,31 +514,62 @@ class LatentClass:
 
     # --- inside -------------------------------------------------------------------------
 
-    def _em(
-        self, answers: Floats, case: Floats, rng: np.random.Generator
-    ) -> tuple[_Fit, float, bool]:
-        """One start: E and M steps on the (U, C) one-hot answers until the posterior settles."""
+    def _search(self, table: _Table) -> _Fit:
+        """The best of all starts: short runs, of which the best are followed until they settle."""
+        update, tol = self._update(table), self.tol * float(table.case.sum())
+        rng, none = np.random.default_rng(self.seed), np.empty(0)
+        starts = [
+            _Fit(none, none, rng.dirichlet(np.ones(self.n_classes), size=len(table.case)))
+            for _ in range(self.n_init)
+        ]
+        runs = [climb(update, start, min(_SHORT, self.max_iter), tol=tol) for start in starts]
+        n_followed = self.n_init if self.search == "thorough" else max(2, -(-self.n_init // 4))
+        followed = np.argsort([-run[1] for run in runs], kind="stable")[:n_followed]
+        for i in followed:
+            state, _, settled = runs[i]
+            if not settled and self.max_iter > _SHORT:
+                runs[i] = climb(update, state, self.max_iter - _SHORT, tol=tol)
+        scores = np.array([runs[i][1] for i in followed])
+        best: _Fit
+        best, value, self.converged_ = runs[followed[scores.argmax()]]
+        self.starts_ = pd.DataFrame(
+            {
+                "start": np.arange(1, self.n_init + 1),
+                "log_posterior": [run[1] for run in runs],
+                "followed": np.isin(np.arange(self.n_init), followed),
+                "converged": [run[2] for run in runs],
+            }
+        )
+        self.n_searches_ = len(followed)
+        self.n_replicated_ = int((value - scores <= _SAME * table.case.sum()).sum())
+        return best
+
+    def _update(self, table: _Table) -> Callable[[_Fit], tuple[_Fit, float]]:
+        """An M step and the E step after it, on the patterns of a fit."""
+        answers, case, group, n_groups = table
+        by_answer, by_group = answers.T, np.eye(n_groups)[:, group]
         sizes, prior = self._item_prior()
 
         def update(fit: _Fit) -> tuple[_Fit, float]:
             weighted = fit.responsibility * case[:, None]
-            items = probabilities(weighted.T @ answers, prior, sizes=sizes)
-            weights = probabilities(weighted.sum(axis=0))
-            joint = _log_joint(answers, weights, items)
-            responsibility, each = posterior(joint)
+            items = probabilities((by_answer @ weighted).T, prior, sizes=sizes)
+            weights = probabilities(by_group @ weighted)
+            responsibility, each = posterior(_log_joint(answers, weights[group], items))
             score = float(case @ each) + log_prior(items, prior)
             return _Fit(weights, items, responsibility), score
 
-        none = np.empty(0)
-        start = _Fit(none, none, rng.dirichlet(np.ones(self.n_classes), size=len(case)))
-        return climb(update, start, self.max_iter, tol=self.tol * case.sum())
+        return update
+
+    def _sizes(self) -> list[int]:
+        """The number of categories of each item."""
+        return [len(values) for values in self.categories_.values()]
 
     def _item_prior(self) -> tuple[list[int], Floats]:
         """The number of categories of each item, and the pseudo-count of each category, (C,)."""
-        sizes = [len(values) for values in self.categories_.values()]
+        sizes = self._sizes()
         return sizes, np.repeat(self.prior / np.array(sizes), sizes)
 
-    def _distinct(self, frame: pd.DataFrame) -> tuple[Floats, NDArray[np.intp]]:
+    def _distinct(self, frame: pd.DataFrame) -> tuple[Any, NDArray[np.intp]]:
         """One-hot answers of the distinct patterns (U, C), and the pattern of each person (n,)."""
         if list(frame.columns) != list(self.categories_):
             raise InputError(
@@ -469,11 +587,25 @@ class LatentClass:
                 )
             columns.append(codes)
         rows, number = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
-        parts = [
-            column[:, None] == np.arange(len(values))
-            for column, values in zip(rows.T, self.categories_.values(), strict=True)
-        ]
-        return np.concatenate(parts, axis=1).astype(float), number.ravel()
+        return _one_hot(rows, self._sizes()), number.ravel()
+
+
+def _categories(column: pd.Series) -> list[Any]:
+    """The possible answers: those that a categorical column declares, or those that occur."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return list(column.cat.categories.tolist())
+    return list(np.sort(pd.unique(column.dropna())).tolist())
+
+
+def _one_hot(codes: NDArray[np.intp], sizes: Sequence[int]) -> Any:
+    """Codes (U, J), −1 where missing, as (U, C) zeros and ones; sparse where there are many."""
+    from scipy import sparse
+
+    row, item = np.nonzero(codes >= 0)
+    column = np.cumsum([0, *sizes[:-1]])[item] + codes[row, item]
+    shape = len(codes), sum(sizes)
+    table = sparse.csr_array((np.ones(len(row)), (row, column)), shape=shape)
+    return table.toarray() if np.prod(shape) <= _DENSE else table
 
 
 def _frame(data: ArrayLike | pd.DataFrame) -> pd.DataFrame:
@@ -485,7 +617,7 @@ def _frame(data: ArrayLike | pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(array)
 
 
-def _log_joint(answers: Floats, weights: Floats, items: Floats) -> Floats:
+def _log_joint(answers: Any, weights: Floats, items: Floats) -> Floats:
     """log π_k + Σ_j log p_kj(x_j), (U, K)."""
     joint: Floats = answers @ _log(items).T + _log(weights)
     return joint

@@ -16,6 +16,7 @@ __all__ += ["__version__"]
 
 register_family("mmlca markov counts", "mmlca.federation.markov_kind:MARKOV")
 register_family("mmlca markov counts by context", "mmlca.federation.markov_kind:MARKOV_BY_CONTEXT")
+register_family("mmlca time course", "mmlca.federation.course_kind:TIME_COURSE")
 register_tables("mmlca study", "mmlca.study.results.registry:TABLES")
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing

@@ -17,6 +17,7 @@ from .figures.models import plot_stays as plot_stays
 from .figures.sites import plot_site_differences as plot_site_differences
 from .figures.transitions import plot_transitions as plot_transitions
 from .figures.treatment_lines import plot_lines as plot_lines
+from .model.course import CourseClasses as CourseClasses
 from .model.estimator import MixtureMarkov as MixtureMarkov
 from .model.outcomes import three_step as three_step
 from .model.params import MarkovParams as MarkovParams

@@ -27,6 +27,8 @@ SHARED = (
     "font.checks.",
     "font.errors.",
     "font.files.",
+    "font.metrics.",
+    "font.models.",  # the latent class model, which mmlca.model.course fits to windows
     "font.probabilities.",
     "font.settings.",
     "font.sniff.",
@@ -38,7 +40,7 @@ MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py
 # signatures: inside these groups a module may import another one for type checkers alone.
 SHARING_A_TYPE = (
     {"mmlca.sequences.build", "mmlca.sequences.files", "mmlca.sequences.type"},
-    {"mmlca.model.estimator", "mmlca.model.inference", "mmlca.model.store"},
+    {f"mmlca.model.{name}" for name in ("course", "estimator", "inference", "store")},
     {f"mmlca.federation.{name}" for name in ("hospital", "results", "steps")},
 )
 

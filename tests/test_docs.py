@@ -304,7 +304,11 @@ def test_the_documentation_lists_all_its_pages() -> None:
     assert {f"notebooks/{path.stem}" for path in NOTEBOOKS} <= listed
 
 
-ELSEWHERE = ("ra_study.py", "own_local_model.py")  # run where their numbers are tested
+ELSEWHERE = (
+    "ra_study.py",
+    "own_local_model.py",
+    "which_method.py",
+)  # run where their numbers are tested
 SLOW = ("gallery.py", "simulation_study.py")
 EXAMPLES = [
     pytest.param(path, id=path.name, marks=[pytest.mark.slow] if path.name in SLOW else [])

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from ehr_prep.records import Records
     from mmlca.cli.options import Show
+    from mmlca.model.course import CourseClasses
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
 
@@ -120,17 +121,24 @@ def fit(
 ) -> None:
     """Find the latent classes of one site's sequences.
 
-    Fits a mixture of Markov chains and writes the model, its summary, every patient's class, the
-    transitions of each class and figures of their courses, in exact numbers that stay inside the
-    hospital; `mmlca site fit` writes what may leave.
+    Fits a mixture of Markov chains, or with --by course latent classes of the time course, and
+    writes the model, its summary, every patient's class, the transitions of each class and figures
+    of their courses, in exact numbers that stay inside the hospital; `mmlca site fit` writes what
+    may leave.
     """
     from font.files import keep_inputs, private_folder
+    from mmlca.model.course import CourseClasses
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.model.inference import count_parameters
     from mmlca.sequences.files import read_table
     from mmlca.sequences.forms import layout_of
 
     form = change(FormSettings(), chains).model_dump()
+    by_course = fitting.pop("by") == "course"
+    if by_course:
+        others: dict[str, Any] = {"covariates": covariates, "formula": formula}
+        others |= {"missing": missing == "drop", "se": se, "bootstrap": bootstrap}
+        _refuse_beside_course(form | others | {"n_jobs": n_jobs != 1})
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
     names += ["leaving.csv"] if any(form.values()) else []
     names += ["intervals.csv"] if se else []
@@ -159,17 +167,22 @@ def fit(
         transitions = transitions or " + ".join(
             name if name.isidentifier() else f"`{name}`" for name in columns_of
         )
-    model = MixtureMarkov(
-        classes,
-        seed=seed,
-        n_jobs=n_jobs,
-        missing=missing,
-        transitions=transitions,
-        common_effects=common_effects,
-        **fitting,
-        **form,
-    )
-    n_parameters = count_parameters(layout_of(model.form, data.n_states), classes)
+    model: MixtureMarkov | CourseClasses
+    if by_course:
+        model = CourseClasses(classes, seed=seed, **fitting)
+        n_parameters = classes - 1 + classes * _n_occurring(data)
+    else:
+        model = MixtureMarkov(
+            classes,
+            seed=seed,
+            n_jobs=n_jobs,
+            missing=missing,
+            transitions=transitions,
+            common_effects=common_effects,
+            **fitting,
+            **form,
+        )
+        n_parameters = count_parameters(layout_of(model.form, data.n_states), classes)
     if n_parameters > len(data) and classes <= data.n_distinct:
         note(
             quiet,
@@ -177,8 +190,12 @@ def fit(
             "patients; ask for fewer, or let `mmlca select` compare.",
         )
     with working("Fitting (the first fit also compiles)", quiet=quiet) as show:
-        model.fit(data, covariates=table, formula=formula)
-        results = _inference(model, data, table, se, bootstrap, seed, n_jobs, show)
+        results: dict[str, pd.DataFrame] = {}
+        if isinstance(model, MixtureMarkov):
+            model.fit(data, covariates=table, formula=formula)
+            results = _inference(model, data, table, se, bootstrap, seed, n_jobs, show)
+        else:
+            model.fit(data)
         summary = model.summary()
     private_folder(out)
     model.save(files["model.json"])
@@ -191,7 +208,7 @@ def fit(
     write_table(summary.reset_index(), files["summary.csv"])
     write_table(model.posterior_, files["patients.csv"], private=True)
     write_table(model.starts_, files["starts.csv"])
-    if "leaving.csv" in files:
+    if "leaving.csv" in files and isinstance(model, MixtureMarkov):
         write_table(model.leaving_, files["leaving.csv"])
     for name, result in results.items():
         write_table(result, files[name])
@@ -207,23 +224,44 @@ def fit(
         for name in ("coefficients.csv", "step_coefficients.csv", "stability.csv")
         if name in results
     ]
+    courses = summary.pop("course") if by_course else {}
+    searches = "starts that were followed" if by_course else "independent searches"
     say(
         quiet,
         f"{data}\n",
         summary.to_string(float_format="{:.3f}".format, formatters={"patients": "{:,.6g}".format}),
+        *(f"class {k}: {course}" for k, course in courses.items()),
         f"\nlog-likelihood {model.loglik_:,.2f}, BIC {model.bic():,.2f}, entropy R² "
-        f"{model.entropy():.3f}; {model.n_replicated_} of {model.n_searches_} independent searches "
+        f"{model.entropy():.3f}; {model.n_replicated_} of {model.n_searches_} {searches} "
         "reached the maximum.",
         *more,
         wrote(written),
     )
 
 
+def _refuse_beside_course(options: dict[str, Any]) -> None:
+    """Refuse options that belong to mixtures of chains."""
+    if wrong := [name for name, value in options.items() if value]:
+        raise InputError(
+            f"{option_name(wrong[0])} does not go with --by course; leave one of them out."
+        )
+
+
+def _n_occurring(data: Sequences) -> int:
+    """Free parameters of one class of the time course: in each window the states but one."""
+    occurring = [len(set(column[column >= 0].tolist())) for column in data.codes.T]
+    return sum(n - 1 for n in occurring if n)
+
+
 _FIGURES = ("state_distribution.png", "frequencies.png", "transitions.png")
 
 
 def _write_courses(
-    model: MixtureMarkov, data: Sequences, site: str, min_count: int, files: dict[str, Path]
+    model: MixtureMarkov | CourseClasses,
+    data: Sequences,
+    site: str,
+    min_count: int,
+    files: dict[str, Path],
 ) -> list[Path]:
     """Write the transitions of each class and the figures; returns the files that there are now."""
     from font.files import atomic_write
@@ -304,8 +342,8 @@ def select(
     """Choose the number of classes, and with --stays or --periods the form of the chains.
 
     Fits each number at each site and compares; several sites vote. With --stays or --periods,
-    chains that depend on them are compared with plain ones. What it writes is exact and stays
-    inside the hospital.
+    chains that depend on them are compared with plain ones; --by course compares latent classes of
+    the time course. What it writes is exact and stays inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -324,6 +362,10 @@ def select(
         for name, path in zip(names, sequences, strict=True)
     }
     form = change(FormSettings(), chains).model_dump()
+    if fitting["by"] == "course":
+        _refuse_beside_course(form | {"blrt": blrt, "n_jobs": n_jobs != 1})
+    else:
+        fitting["n_jobs"] = n_jobs
     forms: list[Any] | None = ["plain", form] if any(form.values()) else None
     n_fits = len(ks) * len(data) * len(forms or [form])
     fits = iter(range(n_fits))
@@ -337,7 +379,6 @@ def select(
             n=rules.count,
             blrt=simulations if blrt else 0,
             progress=lambda site, k: show(f"{site or names[0]}, K = {k}", next(fits) / n_fits),
-            n_jobs=n_jobs,
             **fitting,
         )
     private_folder(out)  # exact log-likelihoods reveal small counts

@@ -447,7 +447,8 @@ def site_fit(
         str | None,
         typer.Option(
             help="Family of the models, such as k-means or latent-class-model; SEQUENCES is then a "
-            "table with an id and the columns that the model uses.",
+            "table with an id and the columns that the model uses. --by course stands for "
+            "time-course-model, which uses sequences.",
             show_default="mixture-of-markov-chains",
         ),
     ] = None,
@@ -482,6 +483,10 @@ def site_fit(
 
     if classes is None and also_try is None and home.agreed is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
+    if fitting.pop("by", None) == "course":
+        if family is not None:
+            raise InputError("--by course names the family of the models; leave out --family.")
+        family = "time-course-model"
     hospital = home.open(
         patients.read(sequences, family=family, quiet=home.quiet),
         family=family,
@@ -504,7 +509,9 @@ def site_fit(
     them = paths[0].name if len(paths) == 1 else f"all {len(paths)}"
     say(
         home.quiet,
-        f"{hospital.sequences}" if family is None else f"{len(hospital.sequences):,} patients.",
+        f"{hospital.sequences}"
+        if family in (None, "time-course-model")
+        else f"{len(hospital.sequences):,} patients.",
         f"{models} with {', '.join(map(str, sizes))} class{'' if sizes == [1] else 'es'}.",
         wrote(paths),
         "Withheld: everything but what `mmlca exchange check` lists, every count rounded at random "

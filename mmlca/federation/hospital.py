@@ -87,7 +87,7 @@ class Hospital:
     study, site : str
         Names; that of the study is the same at all sites.
     sequences : Sequences
-        The site's patients; a table of columns for other models than Markov chains.
+        The site's patients; a table of columns for models of columns, such as K-means.
     folder : path
         Gets `ledger.json`, `fits.json` (how the models were fitted), `to_all` (model files),
         `to_centre` (labels file) and `clusters.csv`; ledger, fits and clusters stay.
@@ -97,7 +97,7 @@ class Hospital:
         What `from_study` read of this site, which `results` needs.
     family : str
         Of the models that `fit` makes: the name of a registered family in small letters with
-        hyphens, such as "k-means" or "latent-class-model".
+        hyphens, such as "time-course-model", "k-means" or "latent-class-model".
     n_classes : int, optional
         If not given, the number of `candidates` with the lowest `criterion`.
     candidates, criterion
@@ -239,7 +239,7 @@ class Hospital:
             decides["prior"] = self.used_prior
             # as before there were other forms, so that plain models leave again as they left
             decides |= {} if self.form == PLAIN else {"form": self.form}
-        else:
+        if self.family != type(self).family:
             decides["family"] = self.family
         request = request_of(data, **decides)
         if self.fewer_classes and len(data) < 2 * self.min_count:

@@ -32,6 +32,7 @@ from mmlca.figures.canvas import (
 )
 from mmlca.figures.colours import INK, MISSING, text_colour
 from mmlca.model.forms import need_plain
+from mmlca.model.inference import check_chains
 from mmlca.sequences.checks import need_columns
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import transition_counts
@@ -243,6 +244,7 @@ def rate_text(rate: float) -> str:
 
 
 def _plot_model(model: MixtureMarkov, errors: pd.DataFrame | None) -> Figure:
+    check_chains(model, "plot_transitions without sequences")
     if not hasattr(model, "params_"):
         advice = " that is not fitted; call its fit first" if hasattr(model, "fit") else ""
         raise TypeError(

@@ -693,17 +693,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise AttributeError(
                 "a loaded model does not carry its patients; use predict or predict_proba."
             )
-        posterior = self._pattern_posterior
-        ordered = np.sort(posterior, axis=1)
-        second = ordered[:, -2] if ordered.shape[1] > 1 else 0.0
-        table = pd.DataFrame(
-            {
-                "class": posterior.argmax(axis=1) + 1,
-                "probability": ordered[:, -1],
-                "margin": ordered[:, -1] - second,
-            }
-        )
-        return table.take(self._inverse).set_axis(self._ids).reset_index()
+        return inference.posterior_table(self._pattern_posterior, self._inverse, self._ids)
 
     def average_posterior(self) -> float:
         """Mean probability of the patients' own class, weighted; near 1 where classes are clear."""

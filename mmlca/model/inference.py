@@ -59,6 +59,15 @@ class Patients(NamedTuple):
     groups: NDArray[np.intp] | None = None
 
 
+def check_chains(model: Any, name: str) -> None:
+    """Refuse latent classes of the time course, where a function is about chains."""
+    if hasattr(model, "probabilities_"):
+        raise TypeError(
+            f"{name} is about mixtures of Markov chains, found {type(model).__name__}; fit a "
+            "MixtureMarkov, or use its labels where groups of patients will do."
+        )
+
+
 def check_level(level: float) -> None:
     """Refuse a coverage outside 0 to 1."""
     if not 0 < level < 1:
@@ -466,6 +475,33 @@ def entropy_r_squared(entropy: float, n: float, n_classes: int) -> float:
     return 1.0 if n_classes == 1 else 1 - entropy / (n * float(np.log(n_classes)))
 
 
+def posterior_table(posterior: Floats, inverse: NDArray[Any], ids: pd.Index) -> pd.DataFrame:
+    """Each patient's class, its probability, and the margin to the next, from those of patterns."""
+    ordered = np.sort(posterior, axis=1)
+    second = ordered[:, -2] if ordered.shape[1] > 1 else 0.0
+    table = pd.DataFrame(
+        {
+            "class": posterior.argmax(axis=1) + 1,
+            "probability": ordered[:, -1],
+            "margin": ordered[:, -1] - second,
+        }
+    )
+    return table.take(inverse).set_axis(ids).reset_index()
+
+
+def patients_by_class(
+    posterior: pd.DataFrame, patients: Floats, n_classes: int
+) -> tuple[pd.Series, pd.Series]:
+    """How many patients have each class as the most probable one, and their mean probability.
+
+    `posterior` is a table of `posterior_table`, `patients` (n,) are weights.
+    """
+    table = posterior.assign(patients=patients, sure=posterior["probability"] * patients)
+    classes = np.arange(1, n_classes + 1)
+    sums = table.groupby("class")[["patients", "sure"]].sum().reindex(classes, fill_value=0.0)
+    return sums["patients"], sums["sure"] / sums["patients"]
+
+
 def clarity(posterior: Floats, weights: Floats) -> float:
     """The entropy R² of memberships (n, K)."""
     entropy = classification_entropy(posterior, weights)
@@ -503,9 +539,8 @@ def class_table(
 ) -> pd.DataFrame:
     """One row per class, see `MixtureMarkov.summary`; `patients` (n,) are weights."""
     params, states, posterior = model.params_, model.states_, model.posterior_
-    table = posterior.assign(patients=patients, sure=posterior["probability"] * patients)
     classes = np.arange(1, params.n_classes + 1)
-    sums = table.groupby("class")[["patients", "sure"]].sum().reindex(classes, fill_value=0.0)
+    size, certainty = patients_by_class(posterior, patients, params.n_classes)
     each, first = np.arange(params.n_classes), params.initial.argmax(axis=1)
     most = [states[i] for i in first]
     if isinstance(params, MarkovParams):
@@ -536,8 +571,8 @@ def class_table(
             "weight": params.weights,
             **limits("weight", "weight", [""] * len(each)),
             **{f"weight in {name}": row for name, row in model.group_weights_.iterrows()},
-            "patients": sums["patients"],
-            "certainty": sums["sure"] / sums["patients"],
+            "patients": size,
+            "certainty": certainty,
             "starts with": [
                 f"{states[i]} ({params.initial[k, i]:.2f})" for k, i in enumerate(first)
             ],

@@ -26,6 +26,7 @@ from mmlca.model import em
 from mmlca.model.covariates import Design, MembershipRun, Mixture, Rows
 from mmlca.model.forms import need_no_step_covariates, state_shares
 from mmlca.model.inference import (
+    check_chains,
     check_level,
     group_names,
     join_names,
@@ -138,6 +139,7 @@ def bootstrap(
     whole_number(n, 2, "n")
     whole_number(n_fresh, 0, "n_fresh")
     check_level(level)
+    check_chains(model, "bootstrap")
     need_no_step_covariates(model.params_, "bootstrap", "step_coefficients have errors")
     data = in_states(sequences, model.states_)
     point = point_at(model, model._patients_of(data, covariates, groups))

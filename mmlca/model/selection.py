@@ -6,23 +6,26 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
 from scipy.stats import beta
 
-from font.checks import counted, listed, whole_number
+from font.checks import counted, listed, one_of, whole_number
 from font.errors import InputError, ReportWarning
+from mmlca.model.course import CourseClasses
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.forms import LEFT_OUT, left_out_text, too_fine
 from mmlca.model.inference import information_criteria
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
 from mmlca.model.search import in_threads
-from mmlca.model.settings import CRITERIA, ClassSettings, Criterion, SampleSize
+from mmlca.model.settings import CRITERIA, By, ClassSettings, Criterion, SampleSize
 from mmlca.sequences.forms import PLAIN, Form, make_form
 from mmlca.sequences.type import Sequences
 
+AnyModel: TypeAlias = MixtureMarkov | CourseClasses
+Fitted = TypeVar("Fitted", MixtureMarkov, CourseClasses)
 AnyForm: TypeAlias = Form | Mapping[str, Any] | str
 
 _DEFAULTS = ClassSettings()
@@ -34,6 +37,7 @@ def select_n_classes(
     ks: Iterable[int] = _DEFAULTS.candidates,
     seed: Seed = None,
     *,
+    by: By = "steps",
     forms: Iterable[AnyForm] | None = None,
     criterion: Criterion = _DEFAULTS.criterion,
     n: SampleSize = _DEFAULTS.count,
@@ -50,6 +54,10 @@ def select_n_classes(
     seed : int or Generator, optional
         Every fit uses the same one, so that adding a site or a K changes no other fit, and
         each fit is that of `MixtureMarkov(K, seed=seed)`.
+    by : "steps" or "course"
+        Fit mixtures of Markov chains, or latent classes of the time course (`CourseClasses`), whose
+        criteria count the parameters of states that occur. Their BIC and that of chains cannot be
+        compared with each other to choose between the two, which answer different questions.
     forms : forms of chains to compare as well, optional
         Each "plain", or a dictionary of `stays`, `periods` and `shared` of `MixtureMarkov`, as in
         ["plain", {"stays": (2, 4)}]. One of all forms and K is chosen. Here the criteria count
@@ -62,7 +70,7 @@ def select_n_classes(
         Simulations of the bootstrap likelihood-ratio test of each K against K − 1, at most; 0: no
         test. See `bootstrap_lrt`.
     progress : called with site and K before each fit
-    **settings : passed to `MixtureMarkov`
+    **settings : passed to `MixtureMarkov`, or to `CourseClasses`
 
     Returns
     -------
@@ -88,11 +96,24 @@ def select_n_classes(
     2
     """
     whole_number(blrt, 0, "blrt")
+    one_of(by, get_args(By), "by")
+    if by == "course" and (forms is not None or blrt):
+        raise InputError(
+            "by='course' fits no chains: it has neither forms nor bootstrap likelihood-ratio tests."
+        )
     several = isinstance(sequences, Mapping)
     sites = sequences if isinstance(sequences, Mapping) else {"": as_sequences(sequences)}
     if not isinstance(seed, (int, np.integer)):
         seed = int(np.random.default_rng(seed).integers(2**63))
     kept = {name: settings[name] for name in _PASSED_ON if name in settings}
+    if by == "course":
+        fits = {}
+        for site, k in candidates(sites, ks, criterion, None):
+            if progress is not None:
+                progress(str(site), k)
+            fits[site, k] = fit_quietly(CourseClasses(k, seed=seed, **settings), sites[site])
+        table = _choose(_criteria_of(fits, n, None), criterion)
+        return table if several else table.drop(columns="site")
     own = make_form(*(settings.pop(name, None) for name in Form._fields))
     tried = [own] if forms is None else _read_forms(forms, own)
     finest = find_finest(tried, sites)
@@ -159,9 +180,15 @@ def find_finest(forms: Sequence[Form], sites: Mapping[str, Sequences]) -> Form |
 
 
 def candidates(
-    sites: Mapping[str, Sequences], ks: Iterable[int], criterion: Criterion, form: Form = PLAIN
+    sites: Mapping[str, Sequences],
+    ks: Iterable[int],
+    criterion: Criterion,
+    form: Form | None = PLAIN,
 ) -> list[tuple[str, int]]:
-    """Every site with every K that can be fitted there; warns of those that cannot."""
+    """Every site with every K that can be fitted there; warns of those that cannot.
+
+    A form of None stands for classes of the time course.
+    """
     if criterion not in CRITERIA:
         raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
     tried = sorted({int(k) for k in ks})
@@ -171,12 +198,15 @@ def candidates(
         raise InputError("there are no sites to compare: the mapping is empty.")
     pairs = []
     for site, data in sites.items():
-        most = int((data.patterns_of(form).weights > 0).sum())
+        used = data if (data.weights > 0).all() else data[data.weights > 0]
+        most, what = used.n_distinct, "courses"
+        if form is not None:
+            most, what = int((data.patterns_of(form).weights > 0).sum()), "transition patterns"
         left_out = [k for k in tried if k > most]
         if left_out:
             warnings.warn(
-                f"{f'site {site}' if site else 'the data'} has only {most} distinct transition "
-                f"patterns; K = {', '.join(map(str, left_out))} cannot be fitted.",
+                f"{f'site {site}' if site else 'the data'} has only {most} distinct {what}; "
+                f"K = {', '.join(map(str, left_out))} cannot be fitted.",
                 ReportWarning,
                 stacklevel=3,
             )
@@ -186,12 +216,13 @@ def candidates(
     return pairs
 
 
-def fit_quietly(model: MixtureMarkov, data: Sequences, finest: Form | None = None) -> MixtureMarkov:
+def fit_quietly(model: Fitted, data: Sequences, finest: Form | None = None) -> Fitted:
     """Fit without the warnings that a table of models has columns for (replicated, converged).
 
     With `finest` on the steps that forms are compared on, see `find_finest`.
     """
-    model._finest = finest
+    if isinstance(model, MixtureMarkov):
+        model._finest = finest
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the best of|EM stopped")
         if finest is not None:  # the comparison has counted them
@@ -213,7 +244,7 @@ def compare_fits(
 
 
 def _criteria_of(
-    fits: Mapping[tuple[str, int], MixtureMarkov],
+    fits: Mapping[tuple[str, int], AnyModel],
     n: SampleSize,
     tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None,
     by_cells: bool = False,
@@ -336,13 +367,13 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
     return int(table["classes"].max())
 
 
-def criteria_of(model: MixtureMarkov, n: SampleSize, by_cells: bool) -> dict[str, float]:
+def criteria_of(model: AnyModel, n: SampleSize, by_cells: bool) -> dict[str, float]:
     """The number of parameters and the criteria of a fit.
 
     `by_cells` counts the parameters of cells that occur in the data, for plain chains too.
     """
     n_parameters, criteria = model.n_parameters_, model.criteria(n)
-    if by_cells:
+    if by_cells and isinstance(model, MixtureMarkov):
         n_parameters = model.n_occurring_
         size = model.n_sequences_ if n == "sequences" else model.n_timepoints_
         entropy = model.classification_entropy_
@@ -351,15 +382,15 @@ def criteria_of(model: MixtureMarkov, n: SampleSize, by_cells: bool) -> dict[str
     return {"parameters": n_parameters} | named
 
 
-def _row(model: MixtureMarkov, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
+def _row(model: AnyModel, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
     return {
         "classes": k,
         "loglik": model.loglik_,
         **criteria_of(model, n, by_cells),
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
-        "smallest": float(model.params_.weights.min()),
-        "sizes": " / ".join(f"{100 * share:.1f}" for share in model.params_.weights),
+        "smallest": float(model.weights_.min()),
+        "sizes": " / ".join(f"{100 * share:.1f}" for share in model.weights_),
         "replicated": model.n_replicated_,
         "searches": model.n_searches_,
         "converged": model.converged_,
@@ -449,7 +480,7 @@ def bootstrap_lrt(
         more, when its 99 % interval does not contain 0.05.
     n_jobs : threads; −1: one per processor. They do not change the result
     progress : called with the number of simulations done and n
-    **settings : passed to `MixtureMarkov`
+    **settings : passed to `MixtureMarkov`, or to `CourseClasses`
 
     Returns
     -------

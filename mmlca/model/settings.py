@@ -14,6 +14,7 @@ Criterion = Literal["bic", "aic", "sabic", "caic", "icl"]
 CRITERIA = get_args(Criterion)
 SampleSize = Literal["sequences", "timepoints"]
 SearchKind = Literal["default", "thorough"]
+By = Literal["steps", "course"]
 
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
@@ -49,8 +50,13 @@ class ClassSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """How each model is fitted; see `mmlca.MixtureMarkov`."""
+    """How each model is fitted; see `mmlca.MixtureMarkov` and `mmlca.CourseClasses`."""
 
+    by: By = setting(
+        "steps",
+        "What patients of one class share: steps, how they move between states (mixture of Markov "
+        "chains); course, which state they are in when (latent classes of the time course).",
+    )
     n_init: int = setting(
         40, "Number of random starts; the best are followed, then perturbed.", ge=1
     )

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.errors import InputError
 from font.files import atomic_write, check_regular
+from font.models import LatentClass
 from mmlca import __version__
 from mmlca.model.covariates import Design
 from mmlca.model.params import AnyParams, FormParams, MarkovParams
 from mmlca.model.step_covariates import StepParams
-from mmlca.sequences.checks import MAX_STATES
+from mmlca.sequences.checks import MAX_STATES, MAX_TIMES
 
 if TYPE_CHECKING:
+    from mmlca.model.course import CourseClasses
     from mmlca.model.estimator import MixtureMarkov
 
 Model = TypeVar("Model", bound="MixtureMarkov")
+ByCourse = TypeVar("ByCourse", bound="CourseClasses")
+File = TypeVar("File", bound="_Strict")
 
 _FILE_LIMIT = 64 * 2**20
 _MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS, _MAX_CUTS = 1_000, 10_000, 500, 200
@@ -152,15 +157,42 @@ class FormFile(ModelFile):
     params: FormParamsPart  # type: ignore[assignment]
 
 
+class CourseFile(_Strict):
+    """Saved classes of the time course, version 1, with probabilities K × T × S.
+
+    What follows `probabilities` are attributes of the estimator (`…_`).
+    """
+
+    format: Literal["mmlca course model"]
+    version: Literal[1]
+    software: Annotated[str, Field(max_length=100)]
+    states: Annotated[list[Name], _states]
+    times: Annotated[list[Name], Field(min_length=1, max_length=MAX_TIMES)]
+    prior: Annotated[Number, Field(ge=0)]
+    groups: Annotated[list[GroupPart], Field(max_length=_MAX_GROUPS)] = []
+    weights: Shares
+    probabilities: Annotated[
+        list[Annotated[list[Row], Field(min_length=1, max_length=MAX_TIMES)]], _classes
+    ]
+    n_parameters: Annotated[int, Field(ge=0)]
+    loglik: Number
+    n_sequences: Annotated[Number, Field(gt=0)]
+    n_timepoints: Annotated[Number, Field(gt=0)]
+    classification_entropy: Annotated[Number, Field(ge=0)]
+    converged: bool
+    n_replicated: Annotated[int, Field(ge=0)]
+    n_searches: Annotated[int, Field(ge=0)]
+
+
+_COURSE_FIELDS = list(CourseFile.model_fields)
+_OF_COURSES = _COURSE_FIELDS[_COURSE_FIELDS.index("probabilities") + 1 :]
 _FIELDS = list(ModelFile.model_fields)
 _ATTRIBUTES = _FIELDS[_FIELDS.index("params") + 1 :]
 
 
 def to_dict(model: MixtureMarkov) -> dict[str, Any]:
     """The fitted model in plain lists and numbers."""
-    groups = model.group_weights_
-    pairs = zip(groups.index.tolist(), groups.to_numpy().tolist(), strict=True)
-    parts = [{"group": group, "weights": row} for group, row in pairs]
+    parts = _group_parts(model)
     content = {
         "format": "mmlca model",
         "version": 1,
@@ -186,25 +218,11 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
     """The model that a file holds; or one sentence that says what is wrong."""
     params = stored.get("params") if isinstance(stored, Mapping) else None
     has_form = isinstance(params, Mapping) and "form" in params
-    try:
-        content = (FormFile if has_form else ModelFile).model_validate(stored)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"not a model of mmlca: {where}: {first['msg']}.") from None
+    content = _checked(FormFile if has_form else ModelFile, stored)
     chains, form = _params(content.params)
     if chains.n_states != len(content.states):
         raise InputError(f"the model has {chains.n_states} states but names {len(content.states)}.")
-    groups = tuple(part.group for part in content.groups)
-    shares = [part.weights for part in content.groups]
-    if len(set(groups)) != len(groups):
-        raise InputError("the model names a group twice.")
-    for group, row in zip(groups, shares, strict=True):
-        if len(row) != chains.n_classes or abs(sum(row) - 1) > 1e-4:
-            raise InputError(
-                f"the group {group!r} needs {chains.n_classes} class proportions with the sum 1; "
-                f"found {len(row)} with the sum {sum(row):.6g}."
-            )
+    groups, shares = _read_groups(content.groups, chains.n_classes)
     model = kind(chains.n_classes, prior=content.prior, **form)
     model._set_params_(chains, tuple(content.states), groups, shares)
     for name in _ATTRIBUTES:
@@ -234,6 +252,87 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
             np.array(numbers), model.form, chains.n_states, n_columns
         )
     return model
+
+
+def course_to_dict(model: CourseClasses) -> dict[str, Any]:
+    """Fitted classes of the time course in plain lists and numbers."""
+    parts, shape = _group_parts(model), (len(model.weights_), len(model.times_), -1)
+    return {
+        "format": "mmlca course model",
+        "version": 1,
+        "software": f"mmlca {__version__}",
+        "states": list(model.states_),
+        "times": list(model.times_),
+        "prior": float(model.prior),
+        **({"groups": parts} if parts else {}),
+        "weights": model.weights_.tolist(),
+        "probabilities": model.class_parameters_.reshape(shape).tolist(),
+    } | {name: getattr(model, f"{name}_") for name in _OF_COURSES}
+
+
+def course_from_dict(kind: type[ByCourse], stored: Mapping[str, Any]) -> ByCourse:
+    """The classes of the time course that a file holds; or one sentence that says what is wrong."""
+    content = _checked(CourseFile, stored)
+    states, times = tuple(content.states), tuple(content.times)
+    for name, labels in (("state", states), ("time", times)):
+        if len(set(labels)) != len(labels):
+            raise InputError(f"the model names a {name} twice.")
+    k, rows = len(content.weights), content.probabilities
+    if len(rows) != k or {len(row) for row in rows} != {len(times)}:
+        raise InputError(f"the model needs probabilities for {k} classes × {len(times)} times.")
+    if {len(cells) for row in rows for cells in row} != {len(states)}:
+        raise InputError(f"the model needs probabilities of its {len(states)} states everywhere.")
+    table, weights = np.array(rows, dtype=float), np.array(content.weights)
+    if max(np.abs(table.sum(axis=2) - 1).max(), abs(weights.sum() - 1)) > 1e-4:
+        raise InputError("the model's probabilities or class proportions do not sum to 1.")
+    groups, shares = _read_groups(content.groups, k)
+    items = LatentClass.of(
+        {time: list(states) for time in times},
+        weights,
+        table.reshape(k, -1),
+        prior=content.prior * len(states),
+    )
+    items.group_weights_ = pd.DataFrame(
+        np.reshape(np.array(shares, dtype=float), (len(groups), k)), index=list(groups)
+    )
+    model = kind.of(items, states, times, prior=content.prior)
+    for name in _OF_COURSES:
+        setattr(model, f"{name}_", getattr(content, name))
+    return model
+
+
+def _checked(kind: type[File], stored: Mapping[str, Any]) -> File:
+    """The content of a file, of the right form."""
+    try:
+        return kind.model_validate(stored)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"not a model of mmlca: {where}: {first['msg']}.") from None
+
+
+def _group_parts(model: MixtureMarkov | CourseClasses) -> list[dict[str, Any]]:
+    """The groups of a fit with their class proportions."""
+    groups = model.group_weights_
+    pairs = zip(groups.index.tolist(), groups.to_numpy().tolist(), strict=True)
+    return [{"group": group, "weights": row} for group, row in pairs]
+
+
+def _read_groups(
+    parts: Sequence[GroupPart], n_classes: int
+) -> tuple[tuple[str | int, ...], list[list[float]]]:
+    """The groups and their class proportions, checked."""
+    groups = tuple(part.group for part in parts)
+    shares = [part.weights for part in parts]
+    if len(set(groups)) != len(groups):
+        raise InputError("the model names a group twice.")
+    for group, row in zip(groups, shares, strict=True):
+        if len(row) != n_classes or abs(sum(row) - 1) > 1e-4:
+            raise InputError(
+                f"the group {group!r} needs {n_classes} class proportions with the sum 1; "
+                f"found {len(row)} with the sum {sum(row):.6g}."
+            )
+    return groups, shares
 
 
 def _params(part: ParamsPart | FormParamsPart) -> tuple[AnyParams, dict[str, Any]]:

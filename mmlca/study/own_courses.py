@@ -26,6 +26,7 @@ from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
+    from mmlca.model.course import CourseClasses
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
 
@@ -49,7 +50,7 @@ def draw_single_courses(
 
 
 def class_courses(
-    model: MixtureMarkov, data: Sequences, site: str, min_count: int
+    model: MixtureMarkov | CourseClasses, data: Sequences, site: str, min_count: int
 ) -> tuple[pd.DataFrame, list[Callable[[], Any]]] | None:
     """The transitions by class of one model outside a study, and functions that draw its courses.
 

@@ -451,6 +451,16 @@ class Study(Settings):
     published: Published | None = None
     sensitivity: Sensitivity = Sensitivity()
 
+    @model_validator(mode="after")
+    def _by_steps(self) -> Self:
+        if self.model.by == "course":
+            raise InputError(
+                'has by = "course" under [model], but a study describes mixtures of Markov chains; '
+                "leave it out here, and use `mmlca select --by course`, `mmlca fit --by course` "
+                "and `mmlca site fit --by course`"
+            )
+        return self
+
     _folder: Path = PrivateAttr(default_factory=Path)
     _agreed: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from font.errors import InputError
 from mmlca.model import em
 from mmlca.model.forms import need_no_step_covariates, state_shares, step_probabilities
+from mmlca.model.inference import check_chains
 from mmlca.model.outcomes import holm
 from mmlca.model.params import (
     AnyParams,
@@ -279,6 +280,7 @@ def diagnose(
     1         1.0   0.0
     2         0.0   1.0
     """
+    check_chains(model, "diagnose")
     need_no_step_covariates(model.params_, "diagnosis")
     data = in_states(sequences, model.states_)
     posterior = model.predict_proba(data)
