@@ -201,7 +201,7 @@ def second_opinion(
     >>> clusters, groups = [1] * 30 + [2] * 20, [1] * 33 + [2] * 17
     >>> found = second_opinion(s, clusters, {"by distances": groups}, ks=None)
     >>> print(found.sentences()[0])
-    By distances (2 groups): similar groups, adjusted Rand index 0.77; 94 % of the patients are in
+    By distances (2 groups): similar groups, adjusted Rand index 0.77; 94.0 % of the patients are in
     corresponding groups.
     """
     check_min_count(min_count)
@@ -305,7 +305,7 @@ def compare_shown(shown: Shown) -> tuple[pd.DataFrame, float, float]:
     if not total:
         return rows, np.nan, np.nan
     index = round(adjusted_rand_index(pd.DataFrame(whole)), 2) + 0.0
-    return rows, float(index), float(round(whole[paired].sum() / total, 2))
+    return rows, float(index), float(whole[paired].sum() / total)
 
 
 def _filled(shown: Shown) -> Floats:

@@ -170,3 +170,53 @@ def test_wrong_input_is_refused():
         LatentClass(1).fit([1, 2])
     with pytest.raises(ValueError, match="all case weights are 0"):
         LatentClass(1).fit([[1], [2]], [0, 0])
+
+
+def test_categorical_columns_keep_categories_that_nobody_chose():
+    answers = pd.DataFrame({"a": ["x", "y", "x"], "b": ["no", "no", "yes"]})
+    answers["a"] = pd.Categorical(answers["a"], ["x", "y", "z"])
+    model = LatentClass(1, n_init=1).fit(answers)
+    assert model.categories_ == {"a": ["x", "y", "z"], "b": ["no", "yes"]}
+    assert model.n_parameters_ == 2  # what nobody chose is not counted
+    new = pd.DataFrame({"a": ["z"], "b": ["no"]})
+    assert np.isfinite(model.score_samples(new)).all()
+
+
+def test_groups_share_classes_and_have_proportions_of_their_own():
+    truth, answers, _ = simulate(600)
+    groups = np.where(np.random.default_rng(2).random(600) < np.where(truth, 0.9, 0.3), "p", "q")
+    model = LatentClass(2, seed=1).fit(answers, groups=groups)
+    assert model.group_weights_.index.tolist() == ["p", "q"]
+    first = model.group_weights_[0]  # the larger class is that of truth 0
+    share = [1 - truth[groups == g].mean() for g in "pq"]
+    np.testing.assert_allclose(first, share, atol=0.08)
+    overall = pd.Series(groups).value_counts(normalize=True) @ model.group_weights_
+    np.testing.assert_allclose(model.weights_, overall)
+    assert model.score_samples(answers, groups).sum() == pytest.approx(model.loglik_)
+    with pytest.raises(ValueError, match="among those of the fit"):
+        model.predict(answers[:1], ["r"])
+    with pytest.raises(ValueError, match="groups must be 600 labels"):
+        LatentClass(2).fit(answers, groups=["p"])
+
+
+def test_a_thorough_search_follows_every_start():
+    _, answers, _ = simulate(200, seed=4)
+    quick = LatentClass(3, n_init=8, seed=2).fit(answers)
+    thorough = LatentClass(3, n_init=8, seed=2, search="thorough").fit(answers)
+    assert (quick.n_searches_, thorough.n_searches_) == (2, 8)
+    assert quick.starts_["followed"].sum() == 2
+    assert thorough.starts_["log_posterior"].max() >= quick.starts_["log_posterior"].max() - 1e-9
+
+
+def test_sparse_and_plain_answers_give_the_same_model(monkeypatch):
+    _, answers, _ = simulate(200, seed=5)
+    answers = answers.mask(np.random.default_rng(1).random(answers.shape) < 0.2)
+    plain = LatentClass(2, n_init=3, seed=1).fit(answers)
+    monkeypatch.setattr("font.models._DENSE", 0)
+    sparse = LatentClass(2, n_init=3, seed=1).fit(answers)
+    np.testing.assert_allclose(plain.class_parameters_, sparse.class_parameters_, atol=1e-9)
+    np.testing.assert_allclose(plain.predict_proba(answers), sparse.predict_proba(answers))
+    member = plain.predict_proba(answers)
+    np.testing.assert_allclose(
+        plain.statistics(answers, member), sparse.statistics(answers, member)
+    )

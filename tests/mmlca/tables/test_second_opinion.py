@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
 from font.errors import InputError
 from mmlca import Sequences
+from mmlca.tables.clusters import percent_text
 from mmlca.tables.disclosure import Rounding
 from mmlca.tables.second_opinion import LEVELS, SecondOpinion, second_opinion
 
@@ -102,6 +104,12 @@ def test_sentences_say_what_the_numbers_say(table: np.ndarray, min_count: int) -
         assert "no cluster is large enough" in sentence
         return
     index = float(re.search(r"index (-?\d\.\d\d)", sentence)[1])  # type: ignore[index]
+    assert f"{percent_text(row['same'])} of the" in sentence
+    if min_count == 0:  # the best of all ways to pair groups with clusters
+        whole = pd.crosstab(exact["k"], exact["g"]).to_numpy()
+        assert row["same"] == pytest.approx(
+            whole[linear_sum_assignment(-whole)].sum() / whole.sum()
+        )
     level = re.search(r"\): (.*) groups, adjusted", sentence)[1]  # type: ignore[index]
     assert level == next(words for least, words in LEVELS if index >= least)
     for cluster, parts in re.findall(r"cluster (\d) is divided \((.*?)\)", sentence):
