@@ -342,7 +342,7 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
     """In this process, to convergence, and with files, whose sums have six decimals."""
     result = font.read_ensemble(open_study / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
-    together = font.refine(result.ensemble, models, DATA, rounds=120)
+    together = font.refine(result.ensemble, models, DATA, rounds=100)
     codes = np.vstack([part.codes for part in DATA.values()])
     everyone = mmlca.Sequences.from_codes(codes, STATES)
     groups = np.repeat(list(DATA), [len(part) for part in DATA.values()])
@@ -357,7 +357,7 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
     shares = one.group_weights_.loc[list(DATA)].to_numpy()
     assert together.proportions_.to_numpy() == pytest.approx(shares, abs=1e-6)
 
-    rounds = 9
+    rounds = 4
     by_files = refine_by_files(open_study, 1, rounds, DATA)
     some = font.refine(result.ensemble, models, DATA, rounds=rounds)
     assert by_files["shared"].step == rounds
