@@ -1,4 +1,4 @@
-"""The example of a shared drive: every machine runs it again and again, until the report is there."""
+"""The example of a shared drive: everybody runs it again and again, until the report is there."""
 
 from __future__ import annotations
 
