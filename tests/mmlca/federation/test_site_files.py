@@ -58,7 +58,7 @@ def test_init_writes_both_files_and_a_colleague_keeps_the_first(tmp_path: Path) 
     )
     shutil.move(second / "site.toml", second / "kept.toml")
     records = f"BWH={second / 'medications.csv'}"
-    assert "has no site 'BWH'; it has VA, MGB" in refusal(*command, "-q", "--records", records)
+    assert "has no site 'BWH'; it has MGB, VA" in refusal(*command, "-q", "--records", records)
 
 
 def test_templates_for_all_sites_name_every_setting(tmp_path: Path) -> None:
