@@ -247,7 +247,7 @@ def test_a_sample_gives_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 # --- sentences ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_sentences_say_what_the_numbers_say(seed: int) -> None:
     rng = np.random.default_rng(seed)
