@@ -19,6 +19,7 @@ from scipy.special import log_softmax
 from font.errors import InputError, ReportWarning, option
 from mmlca.model import em
 from mmlca.model.covariates import logit_information
+from mmlca.model.forms import need_no_step_covariates
 from mmlca.model.params import AnyParams, Floats, FormParams, MarkovParams
 from mmlca.model.settings import Correction
 from mmlca.sequences.type import Sequences
@@ -453,6 +454,9 @@ class FirstStep(NamedTuple):
 
 def first_step(params: AnyParams, data: Sequences, assigned: Floats, case: Floats) -> FirstStep:
     """The effects of a model's parameters on D, given assignments (n, K) and case weights."""
+    need_no_step_covariates(
+        params, "correction for errors of this first step", "give its predict_proba(sequences)"
+    )
     patterns = data.patterns_of(params.form)
     inverse, total = patterns.inverse, case.sum()
     n_patterns = len(patterns)
