@@ -603,18 +603,17 @@ def test_init_writes_a_file_and_never_over_another(tmp_path: Path) -> None:
     assert "[sites.hospital_1]" in path.read_text()
 
 
-def test_the_command_prints_the_summary_or_json_or_nothing(
-    cohort: Path, done: tuple[Path, dict[str, Any]]
-) -> None:
-    out, content = done
-    study = cohort / "study.toml"
-    plain = invoke("study", "run", study, "--out", out, "--no-progress")
+def test_the_command_prints_the_summary_or_json_or_nothing(cohort: Path, tmp_path: Path) -> None:
+    study = cohort / "printed.toml"
+    write_study(study, TABLES, ("VA",))
+    plain = invoke("study", "run", study, "--out", tmp_path, "--no-progress")
     assert plain.exit_code == 0
+    content = json.loads((tmp_path / "results.json").read_text())
     assert content["summary"][0] in plain.stdout
     assert "keep them inside the hospital" in plain.stdout
-    found = json.loads(invoke("study", "run", study, "--out", out, "--json").stdout)
+    found = json.loads(invoke("study", "run", study, "--out", tmp_path, "--json").stdout)
     assert found["numbers"] == content["numbers"]
-    assert invoke("study", "run", study, "--out", out, "--quiet").output == ""
+    assert invoke("study", "run", study, "--out", tmp_path, "--quiet").output == ""
 
 
 @pytest.mark.slow
