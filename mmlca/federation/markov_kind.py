@@ -368,6 +368,7 @@ def _fit(
     prior: float | None,
     n_jobs: int,
     seed: int,
+    min_patients: int,
     stays: Any = None,
     periods: Any = None,
     shared: Any = None,
@@ -382,6 +383,7 @@ def _fit(
         prior=local_prior(sequences.n_states, form) if prior is None else prior,
         n_jobs=n_jobs,
         seed=seed,
+        min_patients=min_patients,
         **form._asdict(),
     )
     return model.fit(sequences)

@@ -17,7 +17,6 @@ from font.errors import InputError, ReportWarning
 from mmlca.model.course import CourseClasses
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.forms import LEFT_OUT, left_out_text, too_fine
-from mmlca.model.inference import information_criteria
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
 from mmlca.model.search import in_threads
 from mmlca.model.settings import CRITERIA, By, ClassSettings, Criterion, SampleSize
@@ -128,7 +127,7 @@ def select_n_classes(
                 tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept, **parts_of)
             model = MixtureMarkov(k, seed=seed, **parts_of, **settings)
             fits[site, k] = fit_quietly(model, sites[site], finest)
-        table = _criteria_of(fits, n, tests if blrt else None, by_cells=forms is not None)
+        table = _criteria_of(fits, n, tests if blrt else None)
         parts.append(table if forms is None else table.assign(form=form.title))
     table = _choose(pd.concat(parts, ignore_index=True), criterion)
     return table if several else table.drop(columns="site")
@@ -234,23 +233,18 @@ def compare_fits(
     fits: Mapping[tuple[str, int], MixtureMarkov],
     criterion: Criterion,
     n: SampleSize,
-    by_cells: bool = False,
 ) -> pd.DataFrame:
-    """The table of `select_n_classes` from the fits, by site and K.
-
-    `by_cells` counts the parameters of cells that occur, so that forms can be compared.
-    """
-    return _choose(_criteria_of(fits, n, None, by_cells), criterion)
+    """The table of `select_n_classes` from the fits, by site and K."""
+    return _choose(_criteria_of(fits, n, None), criterion)
 
 
 def _criteria_of(
     fits: Mapping[tuple[str, int], AnyModel],
     n: SampleSize,
     tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None,
-    by_cells: bool = False,
 ) -> pd.DataFrame:
     """The table without the choice."""
-    rows = [{"site": site, **_row(m, k, n, by_cells)} for (site, k), m in fits.items()]
+    rows = [{"site": site, **_row(m, k, n)} for (site, k), m in fits.items()]
     table = pd.DataFrame(rows)
     if tests is not None:
         found = [tests.get(pair) for pair in fits]
@@ -367,26 +361,15 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
     return int(table["classes"].max())
 
 
-def criteria_of(model: AnyModel, n: SampleSize, by_cells: bool) -> dict[str, float]:
-    """The number of parameters and the criteria of a fit.
-
-    `by_cells` counts the parameters of cells that occur in the data, for plain chains too.
-    """
-    n_parameters, criteria = model.n_parameters_, model.criteria(n)
-    if by_cells and isinstance(model, MixtureMarkov):
-        n_parameters = model.n_occurring_
-        size = model.n_sequences_ if n == "sequences" else model.n_timepoints_
-        entropy = model.classification_entropy_
-        criteria = information_criteria(model.loglik_, n_parameters, size, entropy)
-    named = {name: float(criteria[name]) for name in ("aic", "bic", "sabic", "caic", "icl")}
-    return {"parameters": n_parameters} | named
-
-
-def _row(model: AnyModel, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
+def _row(model: AnyModel, k: int, n: SampleSize) -> dict[str, Any]:
+    criteria = model.criteria(n)
     return {
         "classes": k,
         "loglik": model.loglik_,
-        **criteria_of(model, n, by_cells),
+        "parameters": model.n_parameters_,
+        "parameters_all": model.n_cells_,
+        **{name: criteria[name] for name in ("aic", "bic", "sabic", "caic", "icl")},
+        "bic_all": model.criteria(n, all_cells=True)["bic"],
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
         "smallest": float(model.weights_.min()),

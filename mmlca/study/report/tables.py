@@ -26,6 +26,7 @@ _HYPHENED = re.compile(r"(?<![\w&#-])(?=[\w-]{3,14}(?![\w-]))\w+(?:-\w+)+")
 _LABELS = {
     "aic": "AIC",
     "bic": "BIC",
+    "bic_all": "BIC of all transitions",
     "caic": "CAIC",
     "end": "last class",
     "end_share": "last class, share",
@@ -40,6 +41,7 @@ _LABELS = {
     "p_holm": "p, adjusted",
     "p_proportional": "p of change with time",
     "p_value": "p",
+    "parameters_all": "parameters of all transitions",
     "path": "most common path",
     "path_share": "most common path, share",
     "patients_left": "patients left",

@@ -16,7 +16,7 @@ import pandas as pd
 
 from mmlca.model.inference import OVERLAP, OverlapWarning, information_criteria
 from mmlca.model.resampling import Bootstrap, bootstrap
-from mmlca.model.selection import bootstrap_lrt, compare_fits, criteria_of
+from mmlca.model.selection import bootstrap_lrt, compare_fits
 from mmlca.model.settings import CRITERIA
 from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import DECIMALS, round_indices
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def fit_table(
-    models: Mapping[str, MixtureMarkov], labels: pd.DataFrame, *, by_cells: bool = False
+    models: Mapping[str, MixtureMarkov], labels: pd.DataFrame
 ) -> pd.DataFrame:
     """How each model was fitted, exactly.
 
@@ -43,10 +43,7 @@ def fit_table(
     models : {name: MixtureMarkov}
     labels : DataFrame, patients × models
         To see which classes are the most likely one of any patient.
-    by_cells : bool
-        Count the parameters of cells that occur, as where forms of chains are compared.
     """
-    criteria = {name: criteria_of(model, "sequences", by_cells) for name, model in models.items()}
     return pd.DataFrame(
         [
             {
@@ -54,9 +51,11 @@ def fit_table(
                 "patients": model.n_sequences_,
                 "form": model.form.title,
                 "classes": len(model.weights_),
-                "parameters": criteria[name]["parameters"],
+                "parameters": model.n_parameters_,
+                "parameters_all": model.n_cells_,
                 "loglik": model.loglik_,
-                "bic": criteria[name]["bic"],
+                "bic": model.bic(),
+                "bic_all": model.criteria(all_cells=True)["bic"],
                 "entropy": model.entropy(),
                 "smallest": float(model.params_.weights.min()),
                 "replicated": model.n_replicated_,
@@ -73,8 +72,6 @@ def comparison(
     fits: Mapping[tuple[str, int], MixtureMarkov],
     criterion: Criterion,
     count: SampleSize,
-    *,
-    by_cells: bool = False,
 ) -> pd.DataFrame:
     """Models of different numbers of classes compared, exactly.
 
@@ -83,8 +80,6 @@ def comparison(
     fits : {(name, number of classes): MixtureMarkov}
     criterion : the one that chooses
     count : what the criteria count
-    by_cells : bool
-        As in `fit_table`.
 
     Returns
     -------
@@ -92,7 +87,7 @@ def comparison(
         That of `select_n_classes`, with the names in `model` instead of `site`, the numbers of
         `patients`, the `form` of the chains, and `sizes` as lists of shares.
     """
-    table = compare_fits(fits, criterion, count, by_cells).rename(columns={"site": "model"})
+    table = compare_fits(fits, criterion, count).rename(columns={"site": "model"})
     models = [fits[row] for row in zip(table["model"], table["classes"], strict=True)]
     return table.assign(
         form=[model.form.title for model in models],
@@ -190,7 +185,11 @@ def _of_shown_likelihood(
     ).clip(lower=1)
     entropy = (1 - table["entropy"].round(DECIMALS["entropy"])) * shown * np.log(table["classes"])
     criteria = information_criteria(loglik, p, counted, entropy)
-    return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
+    shown = {c: criteria[c] for c in CRITERIA if c in table}
+    if "bic_all" in table:
+        p_all = table["parameters_all"].astype(float)
+        shown["bic_all"] = information_criteria(loglik, p_all, counted, entropy)["bic"]
+    return table.assign(loglik=loglik, **shown)
 
 
 # --- how certain the site's own model is ------------------------------------------------
@@ -311,9 +310,14 @@ _FIT = {
     "patients": Column("count", "patients that the model was fitted to"),
     "form": _FORM,
     "classes": _CLASSES,
-    "parameters": Column("whole", "number of free parameters"),
+    "parameters": Column(
+        "whole",
+        "free parameters of first states and transitions that at least min_count patients make",
+    ),
+    "parameters_all": Column("whole", "free parameters of all first states and transitions"),
     "loglik": Column("number", "log-likelihood"),
-    "bic": Column("number", "Bayesian information criterion"),
+    "bic": Column("number", "Bayesian information criterion, by `parameters`"),
+    "bic_all": Column("number", "the same by `parameters_all`, as textbooks count"),
     "entropy": Column("number", "entropy R²"),
     "smallest": Column("number", "share of the smallest class"),
     "replicated": Column("whole", "independent searches that reached the maximum"),

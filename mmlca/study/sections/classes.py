@@ -77,8 +77,8 @@ def _shown(choice: pd.DataFrame, min_count: int) -> pd.DataFrame:
         for shares in choice["sizes"]
     ]
     table = whole_numbers(choice.assign(sizes=sizes), "selection")
-    columns = ["site", "form", "classes", "loglik", "parameters"]
-    columns += ["aic", "bic", "sabic", "caic", "icl"]
+    columns = ["site", "form", "classes", "loglik", "parameters", "parameters_all"]
+    columns += ["aic", "bic", "bic_all", "sabic", "caic", "icl"]
     columns += ["entropy", "posterior", "smallest", "sizes", "replicated", "searches"]
     return table[[*columns, "converged", "chosen"]]
 
