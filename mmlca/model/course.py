@@ -364,9 +364,7 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             self.classification_entropy_, self.n_sequences_, len(self.weights_)
         )
 
-    def criteria(
-        self, n: SampleSize = "sequences", *, all_cells: bool = False
-    ) -> dict[str, float]:
+    def criteria(self, n: SampleSize = "sequences", *, all_cells: bool = False) -> dict[str, float]:
         """All criteria by name, as those of `MixtureMarkov`."""
         check_is_fitted(self)
         one_of(n, get_args(SampleSize), "n")

@@ -761,8 +761,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def bic(self, n: SampleSize = "sequences") -> float:
         """Bayesian information criterion, −2 log L + p log n; smaller is better.
 
-        p is `n_parameters_`, the number of parameters that the data inform. n is the (weighted) number of sequences, as is usual in latent class analysis, or with
-        "timepoints" that of observed states, as in seqHMM.
+        p is `n_parameters_`, the number of parameters that the data inform. n is the (weighted)
+        number of sequences, as is usual in latent class analysis, or with "timepoints" that of
+        observed states, as in seqHMM (whose p is `n_cells_`).
         """
         return self.criteria(n)["bic"]
 
@@ -784,9 +785,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             self.classification_entropy_, self.n_sequences_, self.params_.n_classes
         )
 
-    def criteria(
-        self, n: SampleSize = "sequences", *, all_cells: bool = False
-    ) -> dict[str, float]:
+    def criteria(self, n: SampleSize = "sequences", *, all_cells: bool = False) -> dict[str, float]:
         """All criteria by name; besides AIC, BIC and ICL they are SABIC and CAIC.
 
         SABIC is BIC adjusted for sample size (Sclove 1987), with (n + 2) / 24 instead of n; CAIC

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -246,7 +246,7 @@ def _fit_all(
     if sum(len(data[name].patterns) * k for name, k in wanted) > _LARGE:
         processes.start()
     n_jobs = processes.n // max(len(wanted), 1) if processes.running else processes.n
-    settings = {"seed": study.seed, "n_jobs": max(n_jobs, 1), **_search(study), **form._asdict()}
+    settings = study.fit_settings | form._asdict() | {"seed": study.seed, "n_jobs": max(n_jobs, 1)}
     tasks = {
         (name, k): processes.submit(
             _fit_one, name, MixtureMarkov(k, **settings), data[name], finest
@@ -292,13 +292,6 @@ def free_numbers(
     rules = study.ensemble
     settings = {"weights": rules.weights, "distance": rules.distance, "method": rules.method}
     return suggest_n_clusters(models, sequences, seed=study.seed, **settings).reset_index()
-
-
-def _search(study: Study) -> dict[str, Any]:
-    """The settings of every fit, also of those that compare numbers of classes."""
-    rules = study.model
-    settings = {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
-    return settings | {"min_patients": max(study.privacy.min_count, 1)}
 
 
 # --- clusters -----------------------------------------------------------------------------

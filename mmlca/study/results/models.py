@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.inference import OVERLAP, OverlapWarning, information_criteria
 from mmlca.model.resampling import Bootstrap, bootstrap
-from mmlca.model.selection import bootstrap_lrt, compare_fits
+from mmlca.model.selection import bootstrap_lrt, compare_fits, resampled_choices
 from mmlca.model.settings import CRITERIA
 from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import DECIMALS, round_indices
@@ -26,16 +27,13 @@ from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.disclosure import EVERYONE, Rounding, hide_parts, hides, is_small, show_counts
 
 if TYPE_CHECKING:
-    from mmlca.model.estimator import MixtureMarkov
     from mmlca.model.settings import Criterion, SampleSize
     from mmlca.sequences.type import Sequences
     from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
 
 
-def fit_table(
-    models: Mapping[str, MixtureMarkov], labels: pd.DataFrame
-) -> pd.DataFrame:
+def fit_table(models: Mapping[str, MixtureMarkov], labels: pd.DataFrame) -> pd.DataFrame:
     """How each model was fitted, exactly.
 
     Parameters
@@ -99,6 +97,8 @@ def comparison(
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     min_count, site, rounding = study.privacy.min_count, patients.site, patients.rounding
     tables = _inference(study, patients)
+    if study.inference.choices and patients.choice is not None and patients.own is not None:
+        tables["choices"] = _choices(study, patients.own, patients.sequences)
     if patients.fits is not None:
         tables["models"] = shown_fits(patients.fits, site, min_count, rounding)
     if patients.choice is not None:
@@ -289,6 +289,18 @@ def _class_tests(study: Study, model: MixtureMarkov, data: Sequences) -> pd.Data
     return pd.DataFrame(rows)
 
 
+def _choices(study: Study, model: MixtureMarkov, data: Sequences) -> pd.DataFrame:
+    """How many resamples of the patients choose each number of classes, in the form used."""
+    rules, form = study.classes, model.form._asdict()
+    models = {
+        k: MixtureMarkov(k, seed=study.seed, **study.fit_settings, **form)
+        for k in sorted(set(rules.candidates))
+    }
+    n, n_jobs = study.inference.choices, study.n_jobs or -1
+    chosen = resampled_choices(models, data, n, study.seed, rules.criterion, rules.count, n_jobs)
+    return pd.DataFrame({"classes": list(models), "resamples": [chosen.count(k) for k in models]})
+
+
 def _stability(study: Study, patients: SitePatients, refits: Bootstrap) -> pd.DataFrame:
     found = refits.stability.assign(site=patients.site, group=refits.stability["class"])
     return show_counts(
@@ -365,6 +377,10 @@ PART = Part(
             "p_value": Column("number", "bootstrap p-value"),
             "mc_error": Column("number", "Monte-Carlo error of the p-value"),
             "simulations": Column("whole", "samples from the smaller model"),
+        },
+        "choices": {
+            "classes": _CLASSES,
+            "resamples": Column("whole", "resamples of the patients that choose this number"),
         },
         "stability": {
             "class": _OWN_CLASS,

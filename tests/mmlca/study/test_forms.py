@@ -310,7 +310,7 @@ def findings_of(fits: Fits, **more: Any) -> Any:
 def test_sentences_about_leaving_are_the_numbers(
     one_site: SitePatients, shown: pd.DataFrame
 ) -> None:
-    nothing = dict.fromkeys(("choice", "class_tests", "stability", "tests"))
+    nothing = dict.fromkeys(("choice", "class_tests", "choices", "stability", "tests"))
     assert one_site.fits is not None
     fits = Fits(
         models=one_site.fits.assign(site="A"),
