@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 
 import mmlca
 from font.errors import InputError
@@ -164,6 +166,20 @@ def test_a_patient_with_a_step_of_his_own_does_not_change_what_is_counted() -> N
     assert counts[11][0] == counts[11][1]
     by_every_step, by_steps_of_many = (abs(np.subtract(*above[least])) for least in (1, 11))
     assert by_every_step > by_steps_of_many + 0.9 * np.log(301)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the best of")
+@pytest.mark.filterwarnings("ignore:EM stopped")
+def test_counting_steps_that_occur_finds_more_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statements of docs/inference.md on six of its studies with eight states."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example = importlib.import_module("number_of_classes")
+    rows = [row for replicate in range(6) for row in example.choices(8, 1_000, replicate)]
+    table = pd.DataFrame(rows)
+    assert (table["chosen"] <= table["classes"]).all()
+    right = (table["chosen"] == table["classes"]).groupby(table["steps counted"]).sum()
+    assert right["all"] <= right["somebody's"] < right["11 patients'"]
 
 
 # --- how sure the choice is -------------------------------------------------------------------
