@@ -487,14 +487,13 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
 
 
 def _row(model: AnyModel, k: int, n: SampleSize) -> dict[str, Any]:
-    criteria = model.criteria(n)
+    criteria = model.criteria(n) | {"bic_all": model.criteria(n, all_cells=True)["bic"]}
     return {
         "classes": k,
         "loglik": model.loglik_,
         "parameters": model.n_parameters_,
         "parameters_all": model.n_cells_,
-        **{name: criteria[name] for name in ("aic", "bic", "sabic", "caic", "icl")},
-        "bic_all": model.criteria(n, all_cells=True)["bic"],
+        **{name: criteria[name] for name in ("aic", "bic", "bic_all", "sabic", "caic", "icl")},
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
         "smallest": float(model.weights_.min()),
