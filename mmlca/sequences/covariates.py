@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from font.checks import some
+from font.checks import counted, some
 from font.errors import InputError
 
 AnyCovariates: TypeAlias = pd.DataFrame | pd.Series | Mapping[str, Any] | ArrayLike
@@ -83,7 +83,8 @@ def calendar_table(
         )
     if index_dates.isna().any():
         missing = index_dates.index[index_dates.isna()]
-        raise InputError(f"{len(missing):,} patients have no index date ({some(missing)}).")
+        have = counted(len(missing), "patient has", "patients have")
+        raise InputError(f"{have} no index date ({some(missing)}); give one for each.")
     texts = [text.removesuffix("-01").removesuffix("-01") for text in limits.strftime("%Y-%m-%d")]
     names = [f"before {texts[0]}", *(f"from {text}" for text in texts)]
     starts = [

@@ -69,7 +69,7 @@ def test_a_drug_that_is_left_from_some_day_on() -> None:
         left[rows].sum() / (codes[:, :-1][rows] == 0).sum()
         for rows in (~late[:, :-1], late[:, :-1])
     ]
-    assert found.loc[found["to"] == "", "estimate"].tolist() == pytest.approx(shares, abs=1e-6)
+    assert found.loc[found["to"] == "", "probability"].tolist() == pytest.approx(shares, abs=1e-6)
 
 
 def test_what_cannot_be_a_period_is_said() -> None:
