@@ -251,10 +251,12 @@ def test_sentences_say_what_the_table_says(seed: int, n_rows: int, tested: bool)
         assert found == numbers
     k = numbers["BIC"]
     same = int(table["resampled"].iloc[k - 1])
-    match = re.match(r"20 resamples of the patients, (\d+) choose (\d+) class(?:es)?([^;.]*)", rest)
+    match = re.match(
+        r"20 resamples of the patients, (\d+) chooses? (\d+) class(?:es)?([^;.]*)", rest
+    )
     assert match is not None
     assert (int(match[1]), int(match[2])) == (same, k)
-    others = {int(j): int(m) for m, j in re.findall(r", (\d+) (\d+)", match[3])}
+    others = {int(j): int(m) for m, j in re.findall(r", (\d+) chooses? (\d+)", match[3])}
     drawn = dict(zip(classes.tolist(), table["resampled"].tolist(), strict=True))
     assert others == {j: m for j, m in drawn.items() if m and j != k}
     assert ("most do not" in rest) == (same < 10)
