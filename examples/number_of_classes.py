@@ -5,11 +5,11 @@ steps are made by nobody. The data say nothing about these, and yet the textbook
 them, S² parameters for each class. This simulation draws patients from sparse chains (from each
 state there are two usual ways on; 0.5 % of steps go anywhere), fits mixtures of several numbers of
 classes, and lets BIC choose with three counts: all cells; those that somebody visits; and those
-that at least 11 patients visit, as in studies with `min_count = 11`.
+that `min_patients=11` counts, as in studies with `min_count = 11`.
 
     python examples/number_of_classes.py --replicates 21 --out results.csv
 
-It takes about two minutes of one processor.
+It takes a few minutes of one processor.
 """
 
 from __future__ import annotations
