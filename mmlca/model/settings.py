@@ -161,6 +161,8 @@ class InferenceSettings(Settings):
     def _enough_refits(self) -> InferenceSettings:
         if self.bootstrap == 1:
             raise InputError("has bootstrap = 1; at least 2 refits are needed, or 0 for none")
+        if self.choices == 1:
+            raise InputError("has choices = 1; at least 2 resamples are needed, or 0 for none")
         return self
 
 

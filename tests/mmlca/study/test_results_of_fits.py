@@ -193,3 +193,47 @@ def test_a_site_without_a_model_of_its_own_is_left_out(patients: dict[str, SiteP
         assert section.cautions(study, findings) == []
         section.methods(study, findings)
         section.answers(study, findings)
+
+
+# --- how sure the number of classes is --------------------------------------------------------
+
+
+def test_the_support_of_a_number_is_that_of_the_tables_beside_it() -> None:
+    """Few digits may reverse a close choice; the table still has the number that was chosen."""
+    choice = pd.DataFrame(
+        {"site": ["A"] * 3 + ["B"] * 3, "form": "plain", "classes": [1, 2, 3] * 2}
+    )
+    choice["chosen"] = [False, True, False, False, False, True]
+    choice["bic"] = [90.0, 81.0, 80.0, 95.0, 90.0, 88.0]  # A chose 2 by exact numbers
+    for name in ("aic", "sabic", "caic", "icl", "bic_all"):
+        choice[name] = [3.0, 1.0, 2.0, 1.0, 2.0, 3.0]
+    found: Any = SimpleNamespace(
+        choice=choice,
+        form="plain",
+        choices=pd.DataFrame(
+            {
+                "site": ["A"] * 3 + ["B"] * 3,
+                "classes": [1, 2, 3] * 2,
+                "resamples": [0, 9, 1, 6, 0, 4],
+            }
+        ),
+        stability=pd.DataFrame({"site": ["A", "A"], "jaccard": [0.9, 0.6]}),
+        own=pd.DataFrame({"classes": [2, 2]}, index=["A", "B"]),
+    )
+    study, findings = study_of(11), SimpleNamespace(fits=found)
+    item = classes._support_item(study, findings)  # type: ignore[arg-type]
+    table = item.table.set_index("site")
+    assert table.loc["A", ["bic", "aic", "bic_all"]].tolist() == [2, 2, 2]
+    assert table.loc["B", ["bic", "aic", "bic_all"]].tolist() == [3, 1, 1]
+    assert table["resamples_agree"].tolist() == [9, 4]
+    assert table["resamples"].tolist() == [10, 10]
+    assert table["jaccard_least"].iloc[0] == 0.6
+    assert np.isnan(table["jaccard_least"].iloc[1])  # its own model has another number
+    assert "A: All criteria choose 2 classes." in item.caption
+    assert "A: Of 10 resamples of the patients, 9 choose 2 classes, 1 chooses 3." in item.caption
+    notes = classes._criteria_that_disagree(study, findings)  # type: ignore[arg-type]
+    assert [note.split(":")[0] for note in notes] == ["The criteria disagree at B", "A", "B"]
+    assert "mean Jaccard index of 0.60" in notes[1]
+    assert notes[2].endswith(
+        "4 choose 3 classes, 6 choose 1; most do not choose the number of all patients."
+    )
