@@ -216,33 +216,46 @@ def second_opinion(
         raise InputError("there is nothing to compare with; give opinions or ks.")
     present = (sequences.weights > 0).nonzero()[0]
     data, labels = sequences[present], labels.iloc[present]
-    agreement, cross, courses = [], [], []
+    shown, courses = {}, []
     for name, groups in others.items():
         own = groups.iloc[present]
-        shown = _shown(labels, own, min_count, rounding)
-        table, index, same = compare_shown(shown)
+        counts, sizes = patients_by_group(labels, own, rounding)
+        if rounding is None:
+            sizes = sizes.mask(hidden_grid(add_totals(sizes.to_frame()), min_count)[:-1, -1])
+        shown[name] = shown_cells(counts, sizes, min_count, rounded=rounding is not None)
+        apart = apart_courses(data, labels, own, shown[name], min_count, rounding)
+        courses.append(apart.assign(method=name))
+    return opinion_of(
+        shown,
+        pd.concat(courses, ignore_index=True)[["method", *APART_COLUMNS]],
+        count_note(min_count, rounding is not None),
+        int(labels.nunique()),
+    )
+
+
+def opinion_of(
+    shown: Mapping[str, Shown], courses: pd.DataFrame, note: str, n_clusters: int
+) -> SecondOpinion:
+    """What follows from tables of patients by cluster and group, one for each method."""
+    agreement, cross = [], []
+    for name, part in shown.items():
+        table, index, same = compare_shown(part)
         agreement.append(
             {
                 "method": name,
-                "groups": shown.cells.shape[1],
+                "groups": part.cells.shape[1],
                 "adjusted_rand_index": index,
                 "same": same,
-                "patients": shown.sizes.sum(),
+                "patients": part.sizes.sum(),
             }
         )
         cross.append(table.assign(method=name))
-        for cell in _largest_apart(table):
-            members = np.flatnonzero((labels == cell["cluster"]) & (own == cell["group"]))
-            what = _courses(data[members], cell["patients"], min_count, rounding)
-            keys = {column: cell[column] for column in ("cluster", "group", "patients")}
-            courses.append({"method": name, **keys, **what})
-    columns = ["method", "cluster", "group", "patients", *_COURSE_COLUMNS]
     return SecondOpinion(
         pd.DataFrame(agreement),
         pd.concat(cross, ignore_index=True)[["method", *_CROSS_COLUMNS]],
-        pd.DataFrame(courses, columns=columns),
-        count_note(min_count, rounding is not None),
-        int(labels.nunique()),
+        courses,
+        note,
+        n_clusters,
     )
 
 
@@ -354,44 +367,78 @@ def _course_opinions(
     }
 
 
-def _shown(
-    clusters: pd.Series, groups: pd.Series, min_count: int, rounding: Rounding | None
-) -> Shown:
-    """Patients by cluster and group, as they may be shown."""
-    counts = cross_table(clusters, groups)
+def patients_by_group(
+    clusters: pd.Series, groups: pd.Series, rounding: Rounding | None = None
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Patients by cluster and group, and the sizes of the clusters; exact or all rounded.
+
+    Rounded, no cell has more patients than its cluster.
+    """
+    counts = cross_table(clusters, groups).astype(float)
+    sizes = counts.sum(axis=1)
     if rounding is None:
-        sizes = counts.sum(axis=1)
-        counts = counts[~hidden_grid(add_totals(sizes.to_frame()), min_count)[:-1, -1]]
-        if counts.empty:
-            return Shown(counts, counts, counts.sum(axis=1))
-        parts = bounded_parts(counts.to_numpy(), min_count)
-        bounds = pd.DataFrame(parts.at_least, counts.index, counts.columns)
-        return Shown(counts.astype(float).mask(parts.hidden), bounds, counts.sum(axis=1))
-    ids, cells = clusters.index, counts.astype(float)
-    sizes = counts.sum(axis=1).astype(float)
+        return counts, sizes
+    ids = clusters.index
     for k in counts.index:
         own = clusters == k
         sizes[k] = rounding.named(sizes[k], rounding.key_of(ids[own]))
         for g in counts.columns:
             key = rounding.key_of(ids[own & (groups == g)])
-            cells.at[k, g] = rounding.part(cells.at[k, g], key, sizes[k])
-    return Shown(cells, cells * np.nan, sizes)
+            counts.at[k, g] = rounding.part(counts.at[k, g], key, sizes[k])
+    return counts, sizes
+
+
+def shown_cells(
+    counts: pd.DataFrame, sizes: pd.Series, min_count: int, *, rounded: bool = False
+) -> Shown:
+    """What may be shown of patients by cluster and group.
+
+    Parameters
+    ----------
+    counts : DataFrame, clusters × groups
+    sizes : Series
+        Of the clusters; missing where a size may not be shown.
+    min_count : int
+    rounded : bool
+        Whether the counts are rounded, so that nothing is hidden.
+    """
+    kept = sizes.notna().to_numpy()
+    counts, sizes = counts[kept], sizes[kept]
+    if rounded or counts.empty:
+        return Shown(counts, counts * np.nan, sizes)
+    parts = bounded_parts(counts.to_numpy(), min_count)
+    bounds = pd.DataFrame(parts.at_least, counts.index, counts.columns)
+    return Shown(counts.mask(parts.hidden), bounds, sizes)
 
 
 # --- the courses on which methods differ --------------------------------------------------
 
-_COURSE_COLUMNS = ("path", "path_patients", "sequence", "sequence_patients")
+APART_COLUMNS = (
+    *("cluster", "group", "patients"),
+    *("path", "path_patients", "sequence", "sequence_patients"),
+)
 
 
-def _largest_apart(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """The largest shown cells of patients who are not in corresponding groups."""
-    apart = table[~table["paired"] & (table["patients"] > 0)]
-    rows: list[dict[Any, Any]] = (
-        apart.sort_values("patients", ascending=False, kind="stable")
-        .head(_MOST_CELLS)
-        .to_dict("records")
-    )
-    return rows
+def apart_courses(
+    data: Sequences,
+    clusters: pd.Series,
+    groups: pd.Series,
+    shown: Shown,
+    min_count: int,
+    rounding: Rounding | None = None,
+) -> pd.DataFrame:
+    """What patients of the largest shown cells do who are not in corresponding groups.
+
+    The columns are those of `SecondOpinion.courses` without the method.
+    """
+    table, _, _ = compare_shown(shown)
+    apart = table[~table["paired"].astype(bool) & (table["patients"] > 0)]
+    largest = apart.sort_values("patients", ascending=False, kind="stable").head(_MOST_CELLS)
+    rows = []
+    for cell in largest[["cluster", "group", "patients"]].to_dict("records"):
+        members = np.flatnonzero((clusters == cell["cluster"]) & (groups == cell["group"]))
+        rows.append({**cell, **_courses(data[members], cell["patients"], min_count, rounding)})
+    return pd.DataFrame(rows, columns=list(APART_COLUMNS))
 
 
 def _courses(
@@ -413,7 +460,9 @@ def _courses(
     n: dict[str, float] = {"path": takes.sum(), "sequence": has.sum()}
     if rounding is not None:
         for name, rows in (("path", takes), ("sequence", has)):
-            n[name] = rounding.part(n[name], rounding.key_of(data.ids[rows]), patients)
+            few = is_small(n[name], rounding.unit)  # what few do is not told, whatever they become
+            drawn = rounding.part(n[name], rounding.key_of(data.ids[rows]), patients)
+            n[name] = 0.0 if few else drawn
     else:
         for name in n:
             if is_small([n[name], len(data) - n[name]], min_count).any():
