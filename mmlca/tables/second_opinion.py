@@ -13,6 +13,7 @@ cells are filled with what the numbers of their cluster leave for them: few pati
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ from mmlca.tables.treatment_lines import ARROW, line_codes
 
 COURSE = "latent classes of the time course"
 COURSE_BY_BIC = f"{COURSE}, number by BIC"
+DISTANCES = "Hamming distances and Ward's method"
 
 LEVELS = ((0.8, "nearly the same"), (0.6, "similar"), (0.3, "partly other"), (-1.0, "other"))
 """Adjusted Rand index, to two decimals, from which on groups are called so."""
@@ -77,6 +79,8 @@ class SecondOpinion:
         What is hidden or rounded.
     n_clusters : int
         Those whose size is hidden included.
+    noun : str
+        What a cluster is called, such as "class".
     """
 
     agreement: pd.DataFrame
@@ -84,6 +88,7 @@ class SecondOpinion:
     courses: pd.DataFrame
     note: str
     n_clusters: int
+    noun: str = "cluster"
 
     def sentences(self) -> list[str]:
         """One sentence per method, and one on what they mean together.
@@ -102,49 +107,40 @@ class SecondOpinion:
 
     def verdict(self) -> str:
         """What the methods mean together for the clusters."""
-        if self.n_clusters == 1:
-            others = self.agreement.loc[self.agreement["groups"] > 1, "method"].tolist()
-            if not others:
-                return "None of these methods finds more than one group."
-            return (
-                "There is one cluster, so that nothing can be said about how stable clusters are; "
-                f"more groups are found by {listed(others)}."
-            )
-        as_many = self.agreement["groups"] == self.n_clusters
-        index = self.agreement["adjusted_rand_index"][as_many if as_many.any() else slice(None)]
-        if index.isna().all():
-            return "No cluster is large enough to be compared."
-        if (index >= LEVELS[0][0]).all():
-            return "The clusters do not depend on which of these methods is used."
-        if (index < LEVELS[1][0]).all():
-            return (
-                "The clusters depend on the method, that is, on what counts as the same course. "
-                "Say which question they answer, and do not present them as the only groups that "
-                "there are."
-            )
-        return (
-            "Part of the clusters depends on the method. Rely on those that other methods find "
-            "too, and say which question the others answer."
-        )
+        return verdict(self.agreement, self.n_clusters, self.noun)
+
+    def in_words(self) -> list[str]:
+        """What the sentences say beside the numbers of `agreement`: one text per method."""
+        rows = self.agreement.to_dict("records")
+        return ["; ".join(self._words(row)) for row in rows]
 
     def _sentence(self, row: Mapping[Any, Any]) -> str:
-        index = row["adjusted_rand_index"]
+        name, (first, *parts) = row["method"][:1].upper() + row["method"][1:], self._words(row)
         if row["groups"] == 1 or self.n_clusters == 1:
-            name = row["method"][:1].upper() + row["method"][1:]
-            here = counted(self.n_clusters, "cluster", "clusters")
-            return f"{name}: {counted(row['groups'], 'group', 'groups')} beside {here}."
-        if np.isnan(index):
-            return f"{row['method']}: no cluster is large enough to be shown."
-        level = next(words for least, words in LEVELS if index >= least)
-        name = row["method"][:1].upper() + row["method"][1:]
+            return f"{name}: {first}."
+        if np.isnan(row["adjusted_rand_index"]):
+            return f"{row['method']}: {first}."
         own = self.cross[self.cross["method"] == row["method"]]
         who = "the patients"
         if own["cluster"].nunique() < self.n_clusters:
-            who = f"the {row['patients']:,.0f} patients in clusters whose size is shown"
-        parts = [
-            f"{name} ({counted(row['groups'], 'group', 'groups')}): {level} groups, adjusted Rand "
-            f"index {index:.2f}; {percent_text(row['same'])} of {who} are in corresponding groups"
-        ]
+            who = f"the {row['patients']:,.0f} patients in {plural(self.noun)} whose size is shown"
+        text = (
+            f"{name} ({counted(row['groups'], 'group', 'groups')}): {first}, adjusted Rand index "
+            f"{row['adjusted_rand_index']:.2f}; {percent_text(row['same'])} of {who} are in "
+            "corresponding groups"
+        )
+        return f"{'; '.join([text, *parts])}."
+
+    def _words(self, row: Mapping[Any, Any]) -> list[str]:
+        """How alike the groups of a method are, and which are divided or put together."""
+        index = row["adjusted_rand_index"]
+        if row["groups"] == 1 or self.n_clusters == 1:
+            here = counted(self.n_clusters, self.noun, plural(self.noun))
+            return [f"{counted(row['groups'], 'group', 'groups')} beside {here}"]
+        if np.isnan(index):
+            return [f"no {self.noun} is large enough to be shown"]
+        parts = [f"{next(words for least, words in LEVELS if index >= least)} groups"]
+        own = self.cross[self.cross["method"] == row["method"]]
         cells = own.dropna(subset=["share"])
         for cluster, part in cells.groupby("cluster", sort=False, observed=True):
             large = part[part["share"] >= _APART].sort_values("share", ascending=False)
@@ -155,13 +151,47 @@ class SecondOpinion:
                         large["group"], large["share"], large["at_least"], strict=True
                     )
                 ]
-                parts.append(f"cluster {cluster} is divided ({listed(where)})")
+                parts.append(f"{self.noun} {cluster} is divided ({listed(where)})")
         for group, part in cells.groupby("group", sort=False, observed=True):
             large = part[part["share"] >= _TOGETHER]
             if len(large) > 1:
                 whole = listed([str(cluster) for cluster in large["cluster"]])
-                parts.append(f"group {group} has most of each of the clusters {whole}")
-        return f"{'; '.join(parts)}."
+                parts.append(f"group {group} has most of each of the {plural(self.noun)} {whole}")
+        return parts
+
+
+def verdict(agreement: pd.DataFrame, n_clusters: int, noun: str = "cluster") -> str:
+    """What methods mean together for clusters; `agreement` may be that of several sites."""
+    nouns = plural(noun)
+    if n_clusters == 1:
+        others = agreement.loc[agreement["groups"] > 1, "method"].unique().tolist()
+        if not others:
+            return "None of these methods finds more than one group."
+        return (
+            f"There is one {noun}, so that nothing can be said about how stable {nouns} are; "
+            f"more groups are found by {listed(others)}."
+        )
+    as_many = agreement["groups"] == n_clusters
+    index = agreement["adjusted_rand_index"][as_many if as_many.any() else slice(None)].dropna()
+    if index.empty:
+        return f"No {noun} is large enough to be compared."
+    if (index >= LEVELS[0][0]).all():
+        return f"The {nouns} do not depend on which of these methods is used."
+    if (index < LEVELS[1][0]).all():
+        return (
+            f"The {nouns} depend on the method, that is, on what counts as the same course. "
+            "Say which question they answer, and do not present them as the only groups that "
+            "there are."
+        )
+    return (
+        f"Part of the {nouns} depends on the method. Rely on those that other methods find "
+        "too, and say which question the others answer."
+    )
+
+
+def plural(noun: str) -> str:
+    """The plural of "cluster" or "class"."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def second_opinion(
@@ -207,7 +237,12 @@ def second_opinion(
     check_min_count(min_count)
     ids = sequences.ids
     labels = patient_labels(ids, clusters, "clusters").set_axis(ids)
-    others = {} if ks is None else _course_opinions(sequences, labels, ks, n_init, search, seed)
+    others: dict[str, pd.Series] = {}
+    if ks is not None:
+        if not isinstance(seed, (int, np.integer)):
+            seed = int(np.random.default_rng(seed).integers(2**63))
+        n_clusters = int(labels.nunique())
+        others = course_opinions(sequences, n_clusters, ks, n_init, search, int(seed))
     for name, values in (opinions or {}).items():
         if name in others:
             raise InputError(f"{name!r} is fitted here; give the opinion another name.")
@@ -234,7 +269,11 @@ def second_opinion(
 
 
 def opinion_of(
-    shown: Mapping[str, Shown], courses: pd.DataFrame, note: str, n_clusters: int
+    shown: Mapping[str, Shown],
+    courses: pd.DataFrame,
+    note: str,
+    n_clusters: int,
+    noun: str = "cluster",
 ) -> SecondOpinion:
     """What follows from tables of patients by cluster and group, one for each method."""
     agreement, cross = [], []
@@ -256,6 +295,7 @@ def opinion_of(
         courses,
         note,
         n_clusters,
+        noun,
     )
 
 
@@ -321,6 +361,29 @@ def compare_shown(shown: Shown) -> tuple[pd.DataFrame, float, float]:
     return rows, float(index), float(whole[paired].sum() / total)
 
 
+def numbered(shown: Shown, n_clusters: int) -> tuple[Shown, dict[Any, int]]:
+    """The same with the groups under the numbers of the clusters to which they correspond.
+
+    Groups to which none corresponds have further numbers. Also returns the number of each group.
+
+    Examples
+    --------
+    >>> cells = pd.DataFrame([[5.0, 0.0, 30.0], [60.0, 20.0, 0.0]], [1, 2], [1, 2, 3])
+    >>> numbered(Shown(cells, cells * np.nan, cells.sum(axis=1)), 2)[1]
+    {1: 2, 2: 3, 3: 1}
+    """
+    clusters, groups = list(shown.cells.index), list(shown.cells.columns)
+    names, place = match_by_patients(clusters, groups, _filled(shown))
+    further = itertools.count(n_clusters + 1)
+    number = {
+        group: int(names[i]) if names[i] in clusters else next(further)
+        for group, i in zip(groups, place, strict=True)
+    }
+    order = sorted(groups, key=lambda group: number[group])
+    cells, bounds = (table[order].rename(columns=number) for table in (shown.cells, shown.at_least))
+    return Shown(cells, bounds, shown.sizes), number
+
+
 def _filled(shown: Shown) -> Floats:
     """The cells, the hidden ones with what the shown numbers of their cluster leave for them.
 
@@ -342,19 +405,19 @@ def _filled(shown: Shown) -> Floats:
     return cells
 
 
-def _course_opinions(
+def course_opinions(
     sequences: Sequences,
-    clusters: pd.Series,
+    n_clusters: int,
     ks: Iterable[int],
     n_init: int,
     search: SearchKind,
-    seed: Seed,
+    seed: int,
 ) -> dict[str, pd.Series]:
-    """The groups of latent classes of the time course: as many as clusters, and by BIC."""
-    if not isinstance(seed, (int, np.integer)):
-        seed = int(np.random.default_rng(seed).integers(2**63))
+    """The groups of latent classes of the time course: as many as clusters, and by BIC.
+
+    By method, numbered from 1; without a second number where BIC chooses that of the clusters.
+    """
     settings: dict[str, Any] = {"n_init": n_init, "search": search}
-    n_clusters = int(clusters.nunique())
     numbers = {COURSE: n_clusters} if n_clusters > 1 else {}
     table = select_n_classes(sequences, ks, seed, by="course", **settings)
     if (best := vote(table)) != n_clusters or n_clusters == 1:

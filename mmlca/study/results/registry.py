@@ -14,6 +14,7 @@ from mmlca.study.results import (
     groups,
     labs,
     models,
+    opinions,
     survival,
 )
 from mmlca.study.results.site import Columns, Part, SiteResults
@@ -32,6 +33,7 @@ PARTS: tuple[Part, ...] = (
     about.TABLE_ONE,
     models.PART,
     fit.PART,
+    opinions.PART,
     effects.PART,
     survival.PART,
     labs.PART,
