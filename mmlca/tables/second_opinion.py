@@ -38,6 +38,7 @@ from mmlca.tables.disclosure import (
     bounded_parts,
     check_min_count,
     count_note,
+    fewest_patients,
     hidden_grid,
     is_small,
 )
@@ -53,6 +54,7 @@ LEVELS = ((0.8, "nearly the same"), (0.6, "similar"), (0.3, "partly other"), (-1
 _APART, _TOGETHER = 0.25, 0.5  # shares of a cluster from which on it is divided, or put together
 _MOST_CELLS = 5  # cells of a cross table whose courses are described
 _LONGEST = 3  # states of a path
+_SHARED_BY = 5  # patients from which on a path or a course is named: ties would decide among fewer
 _CROSS_COLUMNS = ["cluster", "group", "patients", "at_least", "share", "paired"]
 
 
@@ -74,7 +76,7 @@ class SecondOpinion:
         What patients do whom the methods see differently: for each method the largest cells of
         `cross` that are not paired, with the most common `path` and the most frequent `sequence` of
         their patients, and how many have them (`path_patients`, `sequence_patients`). Blank where
-        few patients have them, or few have others.
+        fewer than five, or than may be shown, have them, or few have others.
     note : str
         What is hidden or rounded.
     n_clusters : int
@@ -521,15 +523,15 @@ def _courses(
         "sequence": course_texts(course_spells(data, first[[top]]))[0],
     }
     n: dict[str, float] = {"path": takes.sum(), "sequence": has.sum()}
-    if rounding is not None:
-        for name, rows in (("path", takes), ("sequence", has)):
-            few = is_small(n[name], rounding.unit)  # what few do is not told, whatever they become
-            drawn = rounding.part(n[name], rounding.key_of(data.ids[rows]), patients)
-            n[name] = 0.0 if few else drawn
-    else:
-        for name in n:
-            if is_small([n[name], len(data) - n[name]], min_count).any():
-                n[name] = 0.0
+    least = fewest_patients(min_count, _SHARED_BY)
+    for name, rows in (("path", takes), ("sequence", has)):
+        if is_small(n[name], least):  # what few do is not told, whatever their number becomes
+            n[name] = 0.0
+        elif rounding is not None:
+            n[name] = rounding.part(n[name], rounding.key_of(data.ids[rows]), patients)
+        elif is_small(len(data) - n[name], min_count):
+            n[name] = 0.0
+    if rounding is None:
         # few who take the path otherwise, or few who do neither, would follow from the two
         rest = (takes & ~has).sum() if takes[has].all() else (~takes & ~has).sum()
         if n["path"] and is_small(rest, min_count):

@@ -38,9 +38,10 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     names = findings.names.groups[SHOWN[opinions.view]]
     if opinions.sites:
         yield _agreement(study, opinions)
-        yield _cross(study, opinions, names)
-        if len(courses := opinions.table("courses")):
-            yield _courses(study, courses, names)
+        yield _cross(study, opinions)
+        courses = opinions.table("courses").dropna(subset=["path", "sequence"], how="all")
+        if len(courses):
+            yield _courses(study, courses)
     yield _course_fit(study, opinions, names)
 
 
@@ -55,7 +56,8 @@ def _agreement(study: Study, opinions: Opinions) -> Item:
             f"{at_each}. Chains put patients together who move alike, latent classes of the time "
             "course those who are in the same states at the same times, and distances those whose "
             "courses differ in few windows. The adjusted Rand index is 1 for the same groups and 0 "
-            f"for as many as by chance; groups are called {levels}. The share is that of patients "
+            "where patients are together no more often than by chance; groups are called "
+            f"{levels}. The share is that of patients "
             f"in corresponding groups: {groups} and groups are paired one to one so that it is "
             f"largest. A {group_word(study)} is divided if at least a quarter of it is in each of "
             "two groups.",
@@ -68,21 +70,25 @@ def _agreement(study: Study, opinions: Opinions) -> Item:
             shares=("same",),
             n_keys=2,
             digits={"adjusted_rand_index": 2},
-            labels={"same": "in corresponding groups"},
+            labels={
+                "adjusted_rand_index": "adjusted Rand index",
+                "same": "in corresponding groups",
+            },
         ),
         note=count_note(study),
     )
 
 
-def _cross(study: Study, opinions: Opinions, names: Mapping[int, str]) -> Item:
+def _cross(study: Study, opinions: Opinions) -> Item:
     word, cross = group_word(study), opinions.table("cross")
-    cross = cross.assign(cluster=cross["cluster"].map(names))
     columns = ["site", "method", "cluster", "group", "patients", "at_least", "share", "paired"]
-    texts = cross.assign(text=[_text(row) for row in cross.to_dict("records")])
-    wide = texts.pivot_table(
-        "text", ["site", "method", "cluster"], "group", aggfunc="first", sort=False
-    )
-    wide = wide[sorted(wide)].rename(columns=lambda group: f"group {group}").reset_index()
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in cross.to_dict("records"):
+        keys = {name: row[name] for name in ("site", "method", "cluster")}
+        line = lines.setdefault(tuple(keys.values()), keys)
+        line[f"group {row['group']}"] = _text(row)
+    groups = [f"group {number}" for number in sorted(cross["group"].unique())]
+    wide = pd.DataFrame([*lines.values()], columns=["site", "method", "cluster", *groups])
     return Item(
         "second_opinion_patients",
         f"Patients by {word} and group of another method",
@@ -100,7 +106,8 @@ def _cross(study: Study, opinions: Opinions, names: Mapping[int, str]) -> Item:
             sortable=False,
             labels={"cluster": word},
             shown=wide,
-            figures=tuple(name for name in wide if str(name).startswith("group ")),
+            figures=tuple(groups),
+            empty=dict.fromkeys(groups, ""),
         ),
         note=count_note(study),
     )
@@ -117,7 +124,7 @@ def _text(row: Mapping[Any, Any]) -> str:
     return f"{least}{n:,.0f} ({least}{percent(row['share'])})"
 
 
-def _courses(study: Study, courses: pd.DataFrame, names: Mapping[int, str]) -> Item:
+def _courses(study: Study, courses: pd.DataFrame) -> Item:
     word = group_word(study)
     columns = ["site", "method", "cluster", "group", "patients"]
     columns += ["path", "path_patients", "sequence", "sequence_patients"]
@@ -126,8 +133,9 @@ def _courses(study: Study, courses: pd.DataFrame, names: Mapping[int, str]) -> I
         "On which courses the methods differ",
         f"The largest numbers of patients of a {word} who are not in the group that corresponds to "
         "it, with the most common path and the most frequent course among them, and how many have "
-        "these. They are blank where few patients have them, or few have others.",
-        courses.assign(cluster=courses["cluster"].map(names))[columns],
+        "these; blank where fewer than five patients have them. Those of whom neither can be shown are "
+        "left out.",
+        courses[columns],
         Plain(
             n_keys=4,
             labels={
@@ -145,7 +153,7 @@ def _courses(study: Study, courses: pd.DataFrame, names: Mapping[int, str]) -> I
 def _course_fit(study: Study, opinions: Opinions, names: Mapping[int, str]) -> Item:
     word, windows = group_word(study), windows_name(study)
     table = opinions.course_fit
-    table = table.assign(cluster=table["cluster"].map(names), nearest=table["nearest"].map(names))
+    table = table.assign(cluster=table["cluster"].map(names))
     shown = ("course", "sharing", "distance", "within", "nearest", "between", "silhouette")
     return Item(
         "course_fit",
@@ -162,6 +170,7 @@ def _course_fit(study: Study, opinions: Opinions, names: Mapping[int, str]) -> I
             shares=("sharing",),
             n_keys=2,
             columns=("site", "cluster", *shown, "two_courses"),
+            digits={"distance": 1, "within": 1, "between": 1, "silhouette": 2},
             labels={
                 "cluster": word,
                 "course": "typical course",
