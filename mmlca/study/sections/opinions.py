@@ -133,8 +133,8 @@ def _courses(study: Study, courses: pd.DataFrame) -> Item:
         "On which courses the methods differ",
         f"The largest numbers of patients of a {word} who are not in the group that corresponds to "
         "it, with the most common path and the most frequent course among them, and how many have "
-        "these; blank where fewer than five patients have them. Those of whom neither can be shown are "
-        "left out.",
+        "these; blank where fewer than five patients have them. Those of whom neither can be shown "
+        "are left out.",
         courses[columns],
         Plain(
             n_keys=4,

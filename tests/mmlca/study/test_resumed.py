@@ -34,6 +34,7 @@ BASE: dict[str, Any] = {
     "outputs.bootstrap": 0,
     "inference.standard_errors": False,
     "inference.diagnostics": False,
+    "inference.second_opinion": False,
     "inference.simulations": 19,
     "privacy.min_count": 1,  # otherwise a run warns of the earlier one in its folder
 }
@@ -124,6 +125,7 @@ OTHER: dict[str, Any] = {
     "ensemble.refine": 2,
     "inference.standard_errors": True,
     "inference.diagnostics": True,
+    "inference.second_opinion": True,
     "inference.simulations": 39,
     "inference.bootstrap": 9,
     "inference.blrt": 3,
