@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import itertools
@@ -11,7 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -40,12 +41,16 @@ MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py
 # signatures: inside these groups a module may import another one for type checkers alone.
 SHARING_A_TYPE = (
     {"mmlca.sequences.build", "mmlca.sequences.files", "mmlca.sequences.type"},
-    {f"mmlca.model.{name}" for name in ("course", "estimator", "inference", "store")},
+    {
+        f"mmlca.model.{name}"
+        for name in ("course", "estimator", "inference", "step_inference", "store")
+    },
     {f"mmlca.federation.{name}" for name in ("hospital", "results", "steps")},
 )
 
 
-def imports(path: Path, top_level_only: bool = False, types: bool = False) -> set[str]:
+@functools.cache
+def imports(path: Path, top_level_only: bool = False, types: bool = False) -> frozenset[str]:
     """Dotted names of everything a file imports; with `types` also for type checkers alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = set()
@@ -62,14 +67,14 @@ def imports(path: Path, top_level_only: bool = False, types: bool = False) -> se
             assert node.level == 0, f"{path}: use absolute imports"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         nodes += ast.iter_child_nodes(node)
-    return found
+    return frozenset(found)
 
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def from_package(names: set[str], package: str) -> set[str]:
+def from_package(names: Iterable[str], package: str) -> set[str]:
     return {name for name in names if name.split(".")[0] == package}
 
 
@@ -111,7 +116,7 @@ def test_there_are_no_import_cycles() -> None:
     TopologicalSorter(uses).prepare()  # raises CycleError
 
 
-def _modules(names: set[str], known: Container[str]) -> set[str]:
+def _modules(names: Iterable[str], known: Container[str]) -> set[str]:
     """The modules among imported names; packages, which load names on first use, are none."""
     parts = {part for name in names for part in (name, name.rpartition(".")[0])}
     return {part for part in parts if part in known} - set(PACKAGES)

@@ -480,6 +480,7 @@ def site_fit(
     """Fit this site's models and write the model files for all sites."""
     from font.exchange.messages.model import read_model
     from mmlca.federation.site_run import list_unmapped
+    from mmlca.sequences.forms import PLAIN as PLAIN_CHAINS
 
     if classes is None and also_try is None and home.agreed is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
@@ -506,13 +507,14 @@ def site_fit(
         paths = hospital.fit(out)
     sizes = sorted({read_model(path).n_classes for path in paths})
     models = "1 model" if len(paths) == 1 else f"{len(paths)} models"
+    chains = "" if hospital.form == PLAIN_CHAINS else f", chains {hospital.form.title}"
     them = paths[0].name if len(paths) == 1 else f"all {len(paths)}"
     say(
         home.quiet,
         f"{hospital.sequences}"
         if family in (None, "time-course-model")
         else f"{len(hospital.sequences):,} patients.",
-        f"{models} with {', '.join(map(str, sizes))} class{'' if sizes == [1] else 'es'}.",
+        f"{models} with {', '.join(map(str, sizes))} class{'' if sizes == [1] else 'es'}{chains}.",
         wrote(paths),
         "Withheld: everything but what `mmlca exchange check` lists, every count rounded at random "
         f"to a multiple of {hospital.min_count}; {hospital.ledger().path} keeps what was released.",

@@ -230,8 +230,10 @@ def study_init(
         relative.setdefault("drugs", known)
     if network:
         own = {"drug_names": relative.pop("drug_names")} if drug_names else {}
-        places: dict[str, Look | None] = dict.fromkeys(site or ())
-        places |= {s: replace(look, settings={**own, **look.settings}) for s, look in looks.items()}
+        places: dict[str, Look | None] = {
+            s: replace(look, settings={**own, **look.settings}) for s, look in looks.items()
+        }
+        places |= {s: None for s in site or () if s not in places}
         written = _write_network(path, places, not kept, force, name, preset, relative)
     else:
         write_study_file(

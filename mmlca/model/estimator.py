@@ -415,12 +415,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.step_params_ = done.params
         if matrix is not None:
             self._set_coefficients(self._design, self._design.back @ done.coefficients)
-        for text in (
-            lacking_text(patterns, len(data)),
-            separated_steps(done.params, self._step_design, values.values, data.states),
-        ):
-            if text:
-                warnings.warn(ReportWarning(text, LACKING), stacklevel=3)
+        if text := lacking_text(patterns, len(data)):
+            warnings.warn(ReportWarning(text, LACKING), stacklevel=3)
+        separated = separated_steps(done.params, self._step_design, values.values, data.states)
+        if separated:
+            warnings.warn(separated, ReportWarning, stacklevel=3)
         return done.fit, done.rows, done.n_parameters
 
     def _set_coefficients(self, design: Design, coefficients: Floats) -> None:

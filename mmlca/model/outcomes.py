@@ -84,8 +84,9 @@ def three_step(
     ----------
     posterior : DataFrame by id, array (n, K), or fitted MixtureMarkov with `sequences`
         Probability of each class for each patient, as `predict_proba` gives it. Columns of a
-        DataFrame name the classes; otherwise they are 1 … K. Given the model itself, the
-        standard errors allow for the uncertainty of its parameters.
+        DataFrame name the classes; otherwise they are 1 … K. Given the model itself, memberships
+        and errors are averaged over the uncertainty of its parameters, and the standard errors
+        include it.
     outcome : Series by id or array (n,), optional
         Numbers are continuous, unless they are only 0 and 1; booleans and texts or categories
         with two levels are binary; with more levels they are categorical. Patients without an
@@ -110,6 +111,8 @@ def three_step(
         Case weights; default: those of the sequences, or 1.
     sequences : Sequences, optional
         The patients that the model was fitted to, where `posterior` is a model.
+    seed : int or Generator
+        Of the draws of the model's parameters.
 
     Returns
     -------
@@ -123,11 +126,13 @@ def three_step(
     Notes
     -----
     Standard errors are from the sandwich of all estimating equations, those of the
-    classification errors included, and with `sequences` those of the model (as in Bakk, Oberski
-    and Vermunt 2014). Memberships without their model are taken as known: then intervals are
-    too narrow unless classes lie far apart. Where classes overlap (entropy R² below 0.7, computed
-    from the memberships) a warning says that intervals are too narrow in small samples even with
-    the model. BCH shares may lie outside 0 to 1 where classes overlap; a warning says so.
+    classification errors included. A fitted model takes its own patients for clearer than they are,
+    so that with its memberships alone estimates are biased towards each other. With `sequences`
+    memberships are averaged over draws from the posterior distribution of its parameters
+    (`mmlca.model.posterior`), and the variation between the draws is part of the standard errors.
+    Memberships without their model are taken as known: then intervals are too narrow unless classes
+    lie far apart, and a warning says so where they overlap (entropy R² below 0.7, computed from the
+    memberships). BCH shares may lie outside 0 to 1 where classes overlap; a warning says so.
 
     Examples
     --------

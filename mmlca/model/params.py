@@ -315,6 +315,11 @@ def draw_codes(
 ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
     """Codes (n, longest) of patients with these lengths, and the class of each."""
     n, s, form = len(lengths), params.n_states, params.form
+    if form.transitions:
+        raise InputError(
+            f"these chains are averages over covariates of the steps ({form.transitions}), from "
+            "which nothing can be drawn; use the sample of the model, with step_covariates."
+        )
     chains = params.transition if isinstance(params, MarkovParams) else params.steps
     # one sorted array holds every row's cumulated probabilities, row r between r and r + 1
     rows = np.concatenate([params.initial, chains.reshape(-1, s)])

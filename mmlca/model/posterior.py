@@ -16,6 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from font.probabilities import probabilities
 from mmlca.model import em
+from mmlca.model.forms import need_no_step_covariates
 from mmlca.model.params import AnyParams, Floats, Seed
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Sequences
@@ -52,6 +53,9 @@ def draw_first_step(
     chains have Dirichlet distributions with the parameter 1 (all are equally likely), or less in
     rows of more than three cells, whose parameters add up to 3. What nobody did stays impossible.
     """
+    need_no_step_covariates(
+        params, "correction for errors of this first step", "give its predict_proba(sequences)"
+    )
     if among is None:
         among = np.ones(len(data), dtype=bool)
     effective = case * (case.sum() / (case**2).sum())

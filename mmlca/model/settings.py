@@ -118,7 +118,8 @@ class ChainSettings(FormSettings, ModelSettings):
         None,
         "Form of the chains: plain; given by stays and periods (stays = [2, 4] if there are none); "
         "or compare: the lower criterion decides between the two. Default: compare where numbers "
-        "of classes are compared, otherwise given if there are stays or periods, else plain.",
+        "of classes are compared, otherwise given if there are stays or periods, else plain; "
+        "between hospitals never compare.",
         example="plain",
         alternatives=Alternatives("form of the chains", ("plain", "given"), "forms"),
     )

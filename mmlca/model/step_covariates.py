@@ -694,9 +694,9 @@ def separated_steps(params: StepParams, design: Design, values: Floats, states: 
     if not found:
         return ""
     return (
-        f"the covariate column {some(found)} separates steps almost without exception, so its odds "
-        "ratios grow without bound and their intervals mean little; merge rare levels or leave it "
-        "out."
+        f"covariates separate steps almost without exception ({some(found)}), so that their odds "
+        "ratios grow without bound and their intervals mean little; merge rare levels, leave them "
+        f"out, or ask for {option('common_effects', True)}."
     )
 
 

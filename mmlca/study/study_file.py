@@ -435,7 +435,7 @@ def _lines_of_study(
     yield "# [concepts]"
     yield '# TNFi = [1119119, "L04AB*", "tnfi.json"]'
     for key, field in Study.model_fields.items():
-        if _is_section(field):
+        if _is_section(field) and not (network and key == "sensitivity"):  # of one place
             kind = _kind(field)
             off = "# " if key == "published" and key not in settings else ""
             lines = list(_section_lines(kind, settings.get(key, {})))

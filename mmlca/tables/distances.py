@@ -219,7 +219,8 @@ def metric_of(
             f"costs and indel are about optimal matching, and method is {method!r}; give "
             "method='om', or leave them out."
         )
-    if indel is not None and not (np.isfinite(indel) and indel > 0):
+    number = isinstance(indel, (int, float, np.integer, np.floating))
+    if indel is not None and not (number and 0 < indel < np.inf):
         raise InputError(f"indel must be a positive number, found {indel!r}.")
     s, n_times = distinct.n_states, distinct.codes.shape[1]
     if method in _ALIGNED:

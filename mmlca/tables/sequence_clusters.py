@@ -55,7 +55,8 @@ class SequenceClusters:
         Of each patient from the medoid of the cluster, by id.
     silhouettes : Series
         By id, from −1 to 1: how much nearer a patient is to the own cluster than to the next one.
-        Missing for the patients who are not in the sample, if one was taken.
+        Missing for patients without weight, and for those who are not in the sample, if there is
+        one.
     choice : DataFrame
         Of each number of clusters compared: `k`, the mean `silhouette` (the largest is chosen) and
         the mean `distance` from the medoid.
@@ -106,7 +107,7 @@ class SequenceClusters:
         width = np.full(n, np.nan)
         total = self._sums(known * self.silhouettes.fillna(0.0))
         np.divide(total, self._sums(known), out=width, where=self._sums(known) > 0)
-        patients, sharing = self._sums(weight > 0), self._sums(same & (weight > 0))
+        patients, n_same = self._sums(weight > 0), self._sums(same & (weight > 0))
         table = pd.DataFrame(
             {
                 "cluster": np.arange(1, n + 1),
@@ -117,18 +118,19 @@ class SequenceClusters:
                 "distance": self._sums(weight * self.distances) / self.sizes,
                 "silhouette": width,
                 "patients": patients,
+                "same": n_same,
+                "others": patients - n_same,
             }
         )
-        table = table.assign(sharing_it=sharing, others=patients - sharing)
         # where few have another course, means would reveal what they do
         means = ["sharing", "distance", "silhouette"]
         table = hide(table, means, ["patients", "others"], min_count)
-        table = hide(table, ["sharing"], ["sharing_it"], min_count)
-        table["medoid"] = table["medoid"].mask(is_small(sharing, min_count))
+        table = hide(table, ["sharing"], ["same"], min_count)
+        table["medoid"] = table["medoid"].mask(is_small(n_same, min_count))
         table = hide_parts(table, [], ["count", "share"], min_count, patients=["patients"])
         if hides(min_count):
             table = table.round(dict.fromkeys(means, 2))
-        return table.drop(columns=["patients", "sharing_it", "others"])
+        return table.drop(columns=["patients", "same", "others"])
 
 
 def cluster_sequences(

@@ -27,6 +27,7 @@ refine = {refine}
 [privacy]
 min_count = 11
 """
+NO_FIGURES = "[outputs]\nfigures = false\nbootstrap = 20\n[inference]\nsimulations = 19\n"
 
 
 class Network:
@@ -36,7 +37,7 @@ class Network:
         self,
         root: Path,
         refine: object = '"none"',
-        more: str = "",
+        more: str = NO_FIGURES,
         sites: Mapping[str, int] = SITES,
         model: str = "",
     ) -> None:

@@ -71,9 +71,9 @@ def largest_class(study: Study, findings: Findings) -> list[str]:
     parts = []
     for site in leaving_by_site(findings):
         texts = leaving_sentences(study, findings, site)
-        if not texts:
+        k = 1  # classes are ordered by size
+        if k not in texts:
             continue
-        k = min(texts)  # classes are ordered by size
         at = f" at {site}" if len(findings.sites) > 1 else ""
         parts.append(f"{texts[k]} ({findings.class_names[site][k]}{at})")
     if not parts:

@@ -21,8 +21,16 @@ import mmlca
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, round_sums
 from font.exchange.envelope import fingerprint
-from font.exchange.messages.refinement import read_shared, read_step, read_sums, share
+from font.exchange.masked import read_masked
+from font.exchange.messages.refinement import (
+    read_shared,
+    read_step,
+    read_sums,
+    share,
+    share_masked,
+)
 from font.exchange.registry import family_names, family_of
+from font.refinement import one_class, site_step
 from mmlca.federation import markov_kind
 from mmlca.federation.ledger import request_of
 from mmlca.federation.markov_kind import (
@@ -334,7 +342,7 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
     """In this process, to convergence, and with files, whose sums have six decimals."""
     result = font.read_ensemble(open_study / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
-    together = font.refine(result.ensemble, models, DATA, rounds=120)
+    together = font.refine(result.ensemble, models, DATA, rounds=100)
     codes = np.vstack([part.codes for part in DATA.values()])
     everyone = mmlca.Sequences.from_codes(codes, STATES)
     groups = np.repeat(list(DATA), [len(part) for part in DATA.values()])
@@ -349,7 +357,7 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
     shares = one.group_weights_.loc[list(DATA)].to_numpy()
     assert together.proportions_.to_numpy() == pytest.approx(shares, abs=1e-6)
 
-    rounds = 9
+    rounds = 4
     by_files = refine_by_files(open_study, 1, rounds, DATA)
     some = font.refine(result.ensemble, models, DATA, rounds=rounds)
     assert by_files["shared"].step == rounds
@@ -357,8 +365,6 @@ def test_the_refinement_equals_one_em_with_groups(open_study: Path) -> None:
     assert by_files["shared"].model.class_parameters_ == pytest.approx(
         some.class_parameters_, abs=1e-7
     )
-    from font.refinement import site_step
-
     steps = [site_step(by_files["shared"].model, part) for part in DATA.values()]
     assert sum(step.loglik for step in steps) == pytest.approx(some.loglik_path_[-1], rel=1e-9)
     for site, table in by_files["tables"].items():
@@ -407,6 +413,34 @@ def test_a_shared_file_whose_sums_do_not_fit_its_form_is_refused(
         read_shared(json.dumps(content).encode())
 
 
+def test_secure_sums_of_a_form(tmp_path: Path) -> None:
+    path = combined(tmp_path, 11, DATA, stays=(2, 4))
+    homes = hospitals(tmp_path, 11, DATA)
+    keys = [home.mask_key() for home in homes.values()]
+    files = [home.refine(path, secure=keys).sums for home in homes.values()]
+    parts = [read_masked(file) for file in files if file is not None]
+    shared = share_masked(read_step(path), parts, font.Header(study=STUDY))
+    result = font.read_ensemble(path)
+    models = {name: file.model for name, file in result.models.items()}
+    tables = []
+    for data in DATA.values():
+        clusters = result.ensemble.predict(font.label(models, data)).to_numpy()
+        one, members = one_class(next(iter(models.values())), data), np.eye(2)[clusters]
+        tables.append((one.statistics(data, members), markov_support(one, data, members)))
+    exact, support = np.sum(tables, axis=0)
+    many = support >= 11
+    often = np.maximum(np.ceil(exact / np.maximum(support, 1) - 1e-9), 1)
+    assert (np.abs(shared.total - exact)[many] < 11 * often[many]).all()
+    assert shared.model.form == THREE_BINS
+    assert homes["west"].refine(written(tmp_path, shared), secure=keys).step == 1
+
+
+def written(folder: Path, file: Any) -> Path:
+    path = folder / "shared.json"
+    path.write_bytes(file.data)
+    return path
+
+
 def test_shares_divide_each_patient_within_a_block(
     west: tuple[mmlca.MixtureMarkov, mmlca.Sequences],
 ) -> None:
@@ -439,7 +473,8 @@ def test_the_command_fits_chains_of_a_form(tmp_path: Path) -> None:
     common += ["--n-init", 4, "--folder", tmp_path]
     assert "--stays must be increasing" in refusal(*common, "--stays", "4,2")
     assert "--periods" in refusal(*common, "--shared", "destinations")
-    mmlca_does(*common, "--stays", "2,4", "--periods", "5", "--shared", "destinations")
+    said = mmlca_does(*common, "--stays", "2,4", "--periods", "5", "--shared", "destinations")
+    assert "2 classes, chains by time in state (1, 2–3, 4+) and period (1–4, 5+), shared" in said
     model = font.read_model(tmp_path / "to_all" / "west.model.json").model
     assert model.form == Form((2, 4), (5,), "destinations")
     with pytest.raises(InputError, match="does not use stays"):

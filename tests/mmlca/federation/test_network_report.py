@@ -18,14 +18,13 @@ from network_folders import SITES, Network, again
 import mmlca
 
 ENV = os.environ | {"PYTHONPATH": str(Path(mmlca.__file__).parents[1])}
-NO_FIGURES = "[outputs]\nfigures = false\nbootstrap = 20\n[inference]\nsimulations = 19\n"
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """After the last turn of all sites, whose results have not been sent."""
-    network = Network(tmp_path_factory.mktemp("ready"), more=NO_FIGURES)
+    network = Network(tmp_path_factory.mktemp("ready"))
     for turn in range(3):
         for site in SITES:
             network.site(site)
@@ -120,18 +119,18 @@ def test_a_hospital_reports_its_own_exact_numbers(ready: Network, tmp_path: Path
     results = json.loads((own / "results.json").read_bytes())
     assert results["sites"] == ["west"]
     assert results["release"] == "inside"
-    early = Network(tmp_path / "early", more=NO_FIGURES)
+    early = Network(tmp_path / "early")
     assert "has no results of north yet" in refusal("site", "report", *early.of("north"))
 
 
 def test_two_sites_and_one_without_a_model_of_its_own(tmp_path: Path) -> None:
     sites = {"a": 240, "b": 220, "few": 20}
-    network = Network(tmp_path / "joins", '"none"', NO_FIGURES, sites=sites)
+    network = Network(tmp_path / "joins", '"none"', sites=sites)
     assert "The round is over" in network.play(3)[-1]
     assert content(network)["sites"] == list(sites)
     assert "few took part without a model of its own in the ensemble." in page(network)
     assert "rounded at random to multiples of 11, from which" in page(network)
-    two = Network(tmp_path / "two", '"none"', NO_FIGURES, sites={"a": 240, "b": 220})
+    two = Network(tmp_path / "two", '"none"', sites={"a": 240, "b": 220})
     assert "The round is over" in two.play(3)[-1]
     assert content(two)["sites"] == ["a", "b"]
     assert "Differences between the sites" in page(two)

@@ -58,7 +58,7 @@ def test_init_writes_both_files_and_a_colleague_keeps_the_first(tmp_path: Path) 
     )
     shutil.move(second / "site.toml", second / "kept.toml")
     records = f"BWH={second / 'medications.csv'}"
-    assert "has no site 'BWH'; it has VA, MGB" in refusal(*command, "-q", "--records", records)
+    assert "has no site 'BWH'; it has MGB, VA" in refusal(*command, "-q", "--records", records)
 
 
 def test_templates_for_all_sites_name_every_setting(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_files_of_another_version_are_refused_with_the_line_that_differs(
 def test_the_page_may_change_and_the_keys_may_come_later(fitted: Network, tmp_path: Path) -> None:
     network = again(fitted, tmp_path)
     network.post()
-    with network.study.open("a") as file:
-        file.write('[outputs]\ndpi = 99\nnames = ["a", "b"]\n')
+    text = network.study.read_text()
+    network.study.write_text(text.replace("[outputs]", '[outputs]\ndpi = 99\nnames = ["a", "b"]'))
     assert "Waiting for labels of 3 sites" in network.centre()
 
 

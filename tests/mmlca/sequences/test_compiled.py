@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +53,19 @@ def run(folder: Path, call: str = CALL, **more: str) -> list[str]:
     return done.stdout.split()
 
 
-def stored(folder: Path, ending: str) -> Path:
-    """The only stored file with this ending, after the loop was compiled and read once."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the loop was compiled and read once."""
+    folder = tmp_path_factory.mktemp("compiled")
     (folder / "loop.py").write_text(LOOP)
     assert run(folder) == ["42", "compiled"]
     assert run(folder) == ["42", "read"]
+    return folder
+
+
+def stored(compiled: Path, folder: Path, ending: str) -> Path:
+    """The only stored file with this ending in a copy of the compiled loop."""
+    shutil.copytree(compiled, folder, dirs_exist_ok=True)
     (file,) = (folder / "__pycache__").glob(f"*{ending}")
     return file
 
@@ -64,18 +73,22 @@ def stored(folder: Path, ending: str) -> Path:
 @pytest.mark.parametrize(
     ("ending", "damage"), [(".nbi", b""), (".nbc", b""), (".nbi", b"hello"), (".nbc", b"\x80")]
 )
-def test_a_damaged_file_is_written_again(tmp_path: Path, ending: str, damage: bytes) -> None:
-    stored(tmp_path, ending).write_bytes(damage)
+def test_a_damaged_file_is_written_again(
+    compiled: Path, tmp_path: Path, ending: str, damage: bytes
+) -> None:
+    stored(compiled, tmp_path, ending).write_bytes(damage)
     assert run(tmp_path) == ["42", "compiled"]
     assert run(tmp_path) == ["42", "read"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".nbi", ".nbc"])
-def test_a_file_with_a_single_changed_bit_is_written_again(tmp_path: Path, ending: str) -> None:
+def test_a_file_with_a_single_changed_bit_is_written_again(
+    compiled: Path, tmp_path: Path, ending: str
+) -> None:
     """Attack: change one bit, wherever it is. Read as it is, the code ended the program in most
     places, each time it was started; in others it ran."""
-    file = stored(tmp_path, ending)
+    file = stored(compiled, tmp_path, ending)
     whole = file.read_bytes()
     for place in range(3, len(whole), max(len(whole) // 8, 1)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
@@ -85,10 +98,10 @@ def test_a_file_with_a_single_changed_bit_is_written_again(tmp_path: Path, endin
 
 @pytest.mark.parametrize("checksum", [None, "0" * 64, ""])
 def test_a_file_with_no_or_another_checksum_is_written_again(
-    tmp_path: Path, checksum: str | None
+    compiled: Path, tmp_path: Path, checksum: str | None
 ) -> None:
     """As a program leaves them that is killed between the two writes."""
-    file = stored(tmp_path, ".nbc.sha256")
+    file = stored(compiled, tmp_path, ".nbc.sha256")
     if checksum is None:
         file.unlink()
     else:
@@ -97,8 +110,10 @@ def test_a_file_with_no_or_another_checksum_is_written_again(
     assert run(tmp_path) == ["42", "read"]
 
 
-def test_a_second_version_of_a_loop_is_stored_beside_the_first(tmp_path: Path) -> None:
-    stored(tmp_path, ".nbi")
+def test_a_second_version_of_a_loop_is_stored_beside_the_first(
+    compiled: Path, tmp_path: Path
+) -> None:
+    stored(compiled, tmp_path, ".nbi")
     other = CALL.replace("answer(21)", "answer(21.0)")
     assert run(tmp_path, other) == ["42.0", "compiled"]
     assert run(tmp_path, other) == ["42.0", "read"]
@@ -116,9 +131,11 @@ def test_a_full_disk_keeps_no_loop_from_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".nbi", ".nbc"])
-def test_a_file_that_can_be_neither_read_nor_replaced(tmp_path: Path, ending: str) -> None:
+def test_a_file_that_can_be_neither_read_nor_replaced(
+    compiled: Path, tmp_path: Path, ending: str
+) -> None:
     """As that of another user; a folder instead of the file keeps even the superuser out."""
-    file = stored(tmp_path, ending)
+    file = stored(compiled, tmp_path, ending)
     file.unlink()
     file.mkdir()
     for _ in range(2):

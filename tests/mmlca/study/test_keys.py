@@ -197,7 +197,7 @@ def test_another_picture_fits_nothing_again(study_file: Path, tmp_path: Path) ->
     run_study(study, tmp_path / "out", progress=lambda text, share: told.append(text))
     assert (tmp_path / "out/models/alternatives_A.png").exists()
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
-    assert not [text for text in told if text.startswith(("Fitting: ", "Comparing numbers"))]
+    assert not [text for text in told if text.startswith(("Fitting: ", "Comparing models"))]
 
 
 def test_more_numbers_to_compare_are_drawn_again(study_file: Path, tmp_path: Path) -> None:

@@ -363,3 +363,12 @@ def test_clusters_with_few_cases_at_a_site_do_not_leave(tmp_path: Path) -> None:
     made = found(cohort, results, UNIT)
     assert made.outcomes is not None
     assert any("The outcome remission at X is left out" in note for note in made.left_out)
+
+
+def test_nobody_at_the_landmark_has_no_hazard_ratio() -> None:
+    times = pd.Series([1.0, 2.0, 3.0])
+    cases = survival.read_cases(times, times > 1, pd.Series([1, 2, 2]), None, None, None)
+    late, excluded = survival.after_landmark(cases, 5.0)
+    assert len(late.time) == 0
+    assert excluded[["event", "left", "included"]].sum().tolist() == [2, 1, 0]
+    assert survival._hazards(late).empty

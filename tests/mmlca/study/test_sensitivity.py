@@ -34,6 +34,10 @@ number = 4
 per_site = 2
 [model]
 n_init = 8
+[inference]
+simulations = 19
+diagnostics = false
+standard_errors = false
 [outputs]
 figures = false
 bootstrap = 0

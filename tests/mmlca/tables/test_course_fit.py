@@ -247,7 +247,7 @@ def test_a_sample_gives_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 # --- sentences ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_sentences_say_what_the_numbers_say(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -282,6 +282,31 @@ def test_sentences_say_what_the_numbers_say(seed: int) -> None:
             codes = np.repeat(["ABCD".index(a) for a, _ in spells], [int(n) for _, n in spells])
             padded = np.append(codes, np.full(T - len(codes), -1))
             assert (s.codes[group == k] == padded).all(axis=1).sum() >= 11  # enough share it
+
+
+def test_sentences_leave_out_what_may_not_be_shown() -> None:
+    # both clusters follow one course but for three patients: they are alike, no number is shown
+    codes = np.zeros((100, T), dtype=np.int8)
+    codes[[0, 1, 2, 60, 61, 62], 3] = 1
+    fit = course_fit(sequences(codes), [1] * 60 + [2] * 40, min_count=11)
+    assert course_cautions(fit, "class") == ["Classes 1 and 2 are nearly the same."]
+    # two groups of courses that no two patients share
+    rng = np.random.default_rng(1)
+    s = sequences(mixed(staying(0.25), staying(0.25, 1), 0.4)(rng, 100))
+    fit = course_fit(s, [1] * 100, min_count=11)
+    (text,) = course_cautions(fit)
+    shares = r"of (59|60) % and (40|41) % of its patients"
+    assert re.fullmatch(rf"Cluster 1 contains two well-separated groups, {shares}\.", text)
+    # the smaller group has ten patients, a fifth of 50, and the larger course may be named
+    codes = np.repeat([0, 1], [40, 10])[:, None] * np.ones(T, dtype=np.int8)
+    fit = course_fit(sequences(codes), [1] * 50, min_count=11)
+    assert fit["two_courses"].all()
+    assert fit["smaller"].isna().all()
+    assert course_cautions(fit) == ["Cluster 1 contains two well-separated groups."]
+    named = fit.assign(smaller_course="B×16")
+    assert course_cautions(named) == [
+        "Cluster 1 contains two well-separated groups, near A×16 and near B×16."
+    ]
 
 
 # --- small numbers ------------------------------------------------------------------------------

@@ -237,6 +237,7 @@ def test_those_with_constant_costs_are_metrics(seed: int, indel: float) -> None:
         ({"method": "lcs", "indel": 2}, "give method='om', or leave them out"),
         ({"method": "om", "indel": 0}, "indel must be a positive number, found 0"),
         ({"method": "om", "indel": np.nan}, "indel must be a positive number, found nan"),
+        ({"method": "om", "indel": "2"}, "indel must be a positive number, found '2'"),
     ],
 )
 def test_messages(arguments: dict[str, object], message: str) -> None:
