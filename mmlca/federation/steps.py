@@ -19,7 +19,6 @@ from font.checks import some
 from font.errors import InputError, option
 from font.files import atomic_write
 from font.probabilities import PRIOR_OF_SENT_FITS
-from mmlca.model.settings import FormSettings
 from mmlca.sequences.forms import PLAIN, Form, layout_of
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ _SETTINGS = {  # of a family's fit, and what they are called at a hospital
     "prior": "prior",
     "n_jobs": "n_jobs",
     "seed": "seed",
-    **{part: part for part in FormSettings.model_fields},
+    **{part: part for part in PLAIN.time_parts},
 }
 
 
