@@ -253,7 +253,8 @@ def second_opinion(
         raise InputError("there is nothing to compare with; give opinions or ks.")
     present = (sequences.weights > 0).nonzero()[0]
     data, labels = sequences[present], labels.iloc[present]
-    shown, courses = {}, []
+    shown: dict[str, Shown] = {}
+    courses: list[dict[str, Any]] = []
     for name, groups in others.items():
         own = groups.iloc[present]
         counts, sizes = patients_by_group(labels, own, rounding)
@@ -261,10 +262,10 @@ def second_opinion(
             sizes = sizes.mask(hidden_grid(add_totals(sizes.to_frame()), min_count)[:-1, -1])
         shown[name] = shown_cells(counts, sizes, min_count, rounded=rounding is not None)
         apart = apart_courses(data, labels, own, shown[name], min_count, rounding)
-        courses.append(apart.assign(method=name))
+        courses += [{"method": name, **row} for row in apart]
     return opinion_of(
         shown,
-        pd.concat(courses, ignore_index=True)[["method", *APART_COLUMNS]],
+        pd.DataFrame(courses, columns=["method", *APART_COLUMNS]),
         count_note(min_count, rounding is not None),
         int(labels.nunique()),
     )
@@ -491,19 +492,20 @@ def apart_courses(
     shown: Shown,
     min_count: int,
     rounding: Rounding | None = None,
-) -> pd.DataFrame:
+) -> list[dict[str, Any]]:
     """What patients of the largest shown cells do who are not in corresponding groups.
 
-    The columns are those of `SecondOpinion.courses` without the method.
+    The rows are those of `SecondOpinion.courses` without the method.
     """
     table, _, _ = compare_shown(shown)
     apart = table[~table["paired"].astype(bool) & (table["patients"] > 0)]
     largest = apart.sort_values("patients", ascending=False, kind="stable").head(_MOST_CELLS)
     rows = []
-    for cell in largest[["cluster", "group", "patients"]].to_dict("records"):
+    for cell in largest.to_dict("records"):
         members = np.flatnonzero((clusters == cell["cluster"]) & (groups == cell["group"]))
-        rows.append({**cell, **_courses(data[members], cell["patients"], min_count, rounding)})
-    return pd.DataFrame(rows, columns=list(APART_COLUMNS))
+        keys = {name: cell[name] for name in ("cluster", "group", "patients")}
+        rows.append(keys | _courses(data[members], cell["patients"], min_count, rounding))
+    return rows
 
 
 def _courses(

@@ -98,7 +98,8 @@ def _compared(
     rounding: Rounding | None,
 ) -> dict[str, pd.DataFrame]:
     """Patients by cluster and group, zeros too, and what those do whom methods see differently."""
-    counts, courses = [], []
+    counts: list[pd.DataFrame] = []
+    courses: list[dict[str, Any]] = []
     every = range(1, n_clusters + 1)
     for method, groups in opinions.items():
         cells, sizes = patients_by_group(clusters, groups, rounding)
@@ -107,12 +108,12 @@ def _compared(
         counts.append(long.reset_index().assign(method=method))
         shown = shown_cells(cells, sizes, min_count, rounded=rounding is not None)
         apart = apart_courses(data, clusters, groups, shown, min_count, rounding)
-        courses.append(apart.drop(columns="patients").assign(method=method))
+        courses += [{"method": method, **row} for row in apart]
     if not counts:
         return {}
     return {
         "opinions": pd.concat(counts, ignore_index=True),
-        "opinion_courses": pd.concat(courses, ignore_index=True),
+        "opinion_courses": pd.DataFrame(courses, columns=["method", *APART_COLUMNS]),
     }
 
 
@@ -246,7 +247,7 @@ def _opinion(
 ) -> SecondOpinion:
     """The second opinion at one site, from its tables and the sizes that the page shows."""
     shown: dict[str, Shown] = {}
-    apart = []
+    apart: list[dict[str, Any]] = []
     for method, rows in counts.groupby("method", sort=False):
         cells = rows.astype({"cluster": int, "group": int})
         table = cells.pivot(index="cluster", columns="group", values="patients")
@@ -254,15 +255,10 @@ def _opinion(
         known = sizes.reindex(table.index, fill_value=0.0)
         part, number = numbered(shown_cells(table, known, min_count, rounded=rounded), n_clusters)
         shown[str(method)] = part
-        mine = courses[courses["method"] == method]
-        keys = zip(mine["cluster"].astype(int), mine["group"].astype(int), strict=True)
-        where: list[tuple[Any, Any]] = [(k, number.get(g)) for k, g in keys]
-        seen = {k: n for k, n in part.cells.stack().items() if n > 0}
-        mine = mine.assign(
-            cluster=[k for k, _ in where],
-            group=[g for _, g in where],
-            patients=[seen.get(cell, np.nan) for cell in where],
-        )
-        apart.append(mine.dropna(subset=["patients"]))
-    every = pd.concat(apart, ignore_index=True)[["method", *APART_COLUMNS]]
+        seen = {cell: n for cell, n in part.cells.stack().items() if n > 0}
+        for row in courses[courses["method"] == method].to_dict("records"):
+            cell = int(row["cluster"]), number.get(int(row["group"]))
+            if cell in seen:
+                apart.append({**row, "cluster": cell[0], "group": cell[1], "patients": seen[cell]})
+    every = pd.DataFrame(apart, columns=["method", *APART_COLUMNS])
     return opinion_of(shown, every, count_note(min_count, rounded), n_clusters, noun)
