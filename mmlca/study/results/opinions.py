@@ -19,7 +19,7 @@ from mmlca.study.release import round_indices
 from mmlca.study.results.shown_courses import sizes_of
 from mmlca.study.results.site import REFINED, Column, Part, Results, is_rounded, stacked
 from mmlca.tables.course_fit import course_cautions, course_fit
-from mmlca.tables.disclosure import count_note
+from mmlca.tables.disclosure import EVERYONE, count_note
 from mmlca.tables.second_opinion import (
     APART_COLUMNS,
     DISTANCES,
@@ -230,11 +230,25 @@ def opinions_of(results: Results, min_count: int, noun: str) -> Opinions | None:
     for site, rows in counts.groupby("site", sort=False):
         mine = courses[courses["site"] == site]
         sites[str(site)] = _opinion(rows, mine, sizes.loc[str(site)], min_count, rounded, noun)
-    shown = [
-        bool(sizes[int(k)].notna()[site])
-        for site, k in zip(fit["site"], fit["cluster"], strict=True)
-    ]
-    return Opinions(view, sites, noun, fit[shown].drop(columns="view").reset_index(drop=True))
+    return Opinions(view, sites, noun, _with_shown_sizes(fit.drop(columns="view"), sizes))
+
+
+def _with_shown_sizes(fit: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
+    """The rows of clusters whose size is shown, without distances from other clusters."""
+    size = {
+        (str(site), float(k)): n
+        for site, row in sizes.drop(columns=EVERYONE).iterrows()
+        for k, n in row.items()
+    }
+
+    def shown(column: str) -> list[bool]:
+        keys = zip(fit["site"], fit[column], strict=True)
+        return [not np.isnan(size.get(key, np.nan)) for key in keys]
+
+    far = ~np.array(shown("nearest"), dtype=bool)
+    numbers = {name: fit[name].mask(far) for name in ("nearest", "between")}
+    fit = fit.assign(**numbers, alike=fit["alike"] & ~far)
+    return fit[shown("cluster")].reset_index(drop=True)
 
 
 def _opinion(

@@ -163,8 +163,8 @@ def _course_fit(study: Study, opinions: Opinions, names: Mapping[int, str]) -> I
         f"from it, from each other (within), and from patients of the nearest {word} (between); "
         f"the mean silhouette, near 1 where they are much nearer to their own {word}, and near or "
         "below 0 where they are not; and whether it contains two well-separated groups: at least "
-        f"{FEWEST} patients, at least a fifth of them in the smaller group, and fewer than a tenth "
-        "between the two. The file has the typical courses of such groups.",
+        "a fifth of the patients in the smaller one, and fewer than a tenth between the two. Two "
+        f"groups are looked for from a size of {FEWEST} on. The file has their typical courses.",
         table,
         Plain(
             shares=("sharing",),

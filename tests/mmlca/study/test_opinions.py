@@ -159,6 +159,10 @@ def test_small_numbers_inside_are_hidden_with_the_sizes_of_the_page(
     assert not set(hidden) & set(
         zip(*(found.course_fit[c] for c in ("site", "cluster")), strict=True)
     )
+    fit = found.course_fit
+    near = zip(fit["site"], fit["nearest"], strict=True)
+    assert not set(hidden) & set(near)
+    found.course_cautions()  # none is about a cluster that is not there
     for site, part in found.sites.items():
         whole = sizes.loc[site].drop(["all", *[k for s, k in hidden if s == site]]).sum()
         assert set(part.agreement["patients"]) == {whole}
