@@ -351,9 +351,7 @@ def compare_shown(shown: Shown) -> tuple[pd.DataFrame, float, float]:
             "group": np.tile(np.array(groups, dtype=object), len(clusters)),
             "patients": cells.ravel(),
             "at_least": bounds.ravel(),
-            "share": np.divide(least, sizes, out=least * np.nan, where=sizes > 0)
-            .clip(max=1)
-            .ravel(),
+            "share": shares.ravel(),
             "paired": paired.ravel(),
         }
     )
