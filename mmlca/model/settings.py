@@ -155,6 +155,13 @@ class InferenceSettings(Settings):
         0, "Samples of the tests against one class fewer and more, such as 99; 0: none.", ge=0
     )
 
+    choices: int = setting(
+        0,
+        "Resamples of each site's patients for which the number of classes is chosen again, such "
+        "as 50; each costs as much as the site's choice. 0: none.",
+        ge=0,
+    )
+
     @model_validator(mode="after")
     def _enough_refits(self) -> InferenceSettings:
         if self.bootstrap == 1:

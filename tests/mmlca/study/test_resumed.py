@@ -129,6 +129,7 @@ OTHER: dict[str, Any] = {
     "inference.simulations": 39,
     "inference.bootstrap": 9,
     "inference.blrt": 3,
+    "inference.choices": 2,
     "covariates.columns": ("sex",),
     "covariates.method": "one-step",
     "covariates.correction": "BCH",
