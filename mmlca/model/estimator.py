@@ -159,8 +159,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         own.
     min_patients : int
         A first state or a step counts in `n_parameters_`, and so in the criteria, if at least so
-        many patients begin in it or make it. Studies set their `min_count`, so that criteria which
-        others see say nothing of steps that fewer patients make.
+        many patients begin in it or make it. With more than 1, all steps from a state count if
+        fewer than `min_patients` patients for each of them are ever seen to go on from it. Studies
+        set their `min_count`, so that no number which others see depends on a step that a patient
+        makes alone.
 
     Attributes
     ----------

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import sparse
 
 from font.errors import InputError
 from mmlca.model.params import AnyParams, Floats, FormParams, MarkovParams
@@ -70,14 +71,24 @@ def too_fine(patterns: Patterns) -> str:
 
 
 def occurring_cells(patterns: Patterns, patients: NDArray[Any], least: int) -> NDArray[np.bool_]:
-    """The cells (C,) that at least `least` patients visit; `patients` (U,) have each pattern.
+    """The cells (C,) that count as parameters; `patients` (U,) have each pattern.
+
+    With `least` 1 they are those that somebody visits. Otherwise at least `least` patients must
+    visit a cell; in a row that fewer than `least` patients per cell visit, this would miss cells
+    that matter, and all of them count. So no cell is counted, or not, because of a patient alone.
 
     Steps that nobody saw are in the gaps between observed states. Where a chain of observed steps
     can fill a gap of the data, it informs no other step. Where none can, as if every second window
     is missing, the gap informs all steps between states that occur.
     """
-    visits = patients.astype(float) @ (patterns.token_counts > 0) >= least
+    visited = patterns.token_counts > 0
+    visits = patients.astype(float) @ visited >= least
     cells = np.asarray(visits[: patterns.n_cells])
+    if least > 1:
+        bounds, row = patterns.layout.bounds, patterns.layout.row
+        of_row = sparse.csr_array((np.ones(len(row)), (np.arange(len(row)), row)))
+        in_row = patients @ (visited[:, : patterns.n_cells].astype(float) @ of_row > 0)
+        cells = cells | (in_row < least * np.diff(bounds))[row]
     gaps = patterns.gaps[visits[patterns.n_cells :]]
     if not len(gaps):
         return cells

@@ -437,6 +437,10 @@ def number_by_criterion(table: pd.DataFrame) -> dict[str, int]:
     return numbers
 
 
+def _choose_text(n: int) -> str:
+    return f"{n:,} {'chooses' if n == 1 else 'choose'}"
+
+
 def support_sentences(table: pd.DataFrame, criterion: str) -> list[str]:
     """How often resamples choose the number of a site, and whether its classes are found again."""
     best = table.loc[table[criterion].idxmin()]
@@ -445,10 +449,10 @@ def support_sentences(table: pd.DataFrame, criterion: str) -> list[str]:
         pairs = zip(table["classes"].astype(int), table["resampled"].astype(int), strict=True)
         counts = dict(sorted(pairs))
         n, same = sum(counts.values()), counts.pop(k)
-        others = "".join(f", {m:,} {j}" for j, m in counts.items() if m)
+        others = "".join(f", {_choose_text(m)} {j}" for j, m in counts.items() if m)
         doubt = "; most do not choose the number of all patients" if 2 * same < n else ""
         sentences.append(
-            f"Of {n:,} resamples of the patients, {same:,} choose "
+            f"Of {n:,} resamples of the patients, {_choose_text(same)} "
             f"{counted(k, 'class', 'classes')}{others}{doubt}."
         )
     if k > 1 and "jaccard" in table.columns and best["jaccard"] < STABLE:

@@ -324,7 +324,8 @@ _FIT = {
     "classes": _CLASSES,
     "parameters": Column(
         "whole",
-        "free parameters of first states and transitions that at least min_count patients make",
+        "free parameters of first states and transitions that at least min_count patients make; "
+        "of all of them from a state with few patients",
     ),
     "parameters_all": Column("whole", "free parameters of all first states and transitions"),
     "loglik": Column("number", "log-likelihood"),

@@ -178,7 +178,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
     of_form = form_choice.methods(study, findings)
     if findings.fits.choice is not None:
         of_form.append(
-            f"Criteria count {form_choice.what_counts(study)}, since the data say nothing about "
+            f"Criteria count {form_choice.what_counts(study)}, since the data say little about "
             "the others; textbooks count these too, and the table of models compared has both."
         )
     if findings.fits.choices is not None:

@@ -95,7 +95,9 @@ def _amount(study: Study, value: float) -> str:
 def what_counts(study: Study) -> str:
     """The parameters that criteria count, in words."""
     least = study.fit_settings["min_patients"]
-    who = "that occur" if least == 1 else f"that at least {least} patients of a site make"
+    who = f"that at least {least} patients of a site make (all from states with few patients)"
+    if least == 1:
+        who = "that occur"
     return f"the parameters of first states and transitions {who}"
 
 

@@ -26,16 +26,23 @@ TWO = MarkovParams(
 )
 
 
-def naive_count(rows: np.ndarray, weights: np.ndarray, k: int, least: int) -> int:
-    """Free parameters of the first states and steps of at least `least` patients."""
+def naive_count(rows: np.ndarray, weights: np.ndarray, k: int, least: int, s: int = 5) -> int:
+    """Free parameters of the first states and steps of at least `least` patients.
+
+    With more than one, all of a row where fewer patients than `least` for each cell are.
+    """
     makers: dict[tuple[int, int], set[int]] = {}
     for i, row in enumerate(rows):
         if weights[i] > 0:
             for before, after in zip([-1, *row[:-1]], row, strict=True):
                 makers.setdefault((before, after), set()).add(i)
     made = [cell for cell, patients in makers.items() if len(patients) >= least]
-    rows_of = [before for before, _ in made]
-    return k - 1 + k * sum(rows_of.count(before) - 1 for before in set(rows_of))
+    total = 0
+    for state in range(-1, s):
+        cells = sum(before == state for before, _ in made)
+        here = {i for (before, _), patients in makers.items() if before == state for i in patients}
+        total += s - 1 if least > 1 and len(here) < least * s else max(cells - 1, 0)
+    return k - 1 + k * total
 
 
 @pytest.mark.filterwarnings("ignore:the best of")  # runs are cut short
@@ -43,8 +50,8 @@ def naive_count(rows: np.ndarray, weights: np.ndarray, k: int, least: int) -> in
 def test_parameters_are_those_of_steps_that_patients_make(least: int) -> None:
     rng = np.random.default_rng(least)
     for _ in range(4):
-        codes = np.minimum(rng.geometric(0.5, (12, 4)) - 1, 4)
-        weights = rng.integers(0, 3, 12).astype(float)
+        codes = np.minimum(rng.geometric(0.5, (40, 4)) - 1, 4)
+        weights = rng.integers(0, 3, 40).astype(float)
         weights[:2] = 1
         data = Sequences.from_codes(codes, list("ABCDE"), weights=weights)
         for k in (1, 2):
@@ -244,10 +251,12 @@ def test_sentences_say_what_the_table_says(seed: int, n_rows: int, tested: bool)
         assert found == numbers
     k = numbers["BIC"]
     same = int(table["resampled"].iloc[k - 1])
-    match = re.match(r"20 resamples of the patients, (\d+) choose (\d+) class(?:es)?([^;.]*)", rest)
+    match = re.match(
+        r"20 resamples of the patients, (\d+) chooses? (\d+) class(?:es)?([^;.]*)", rest
+    )
     assert match is not None
     assert (int(match[1]), int(match[2])) == (same, k)
-    others = {int(j): int(m) for m, j in re.findall(r", (\d+) (\d+)", match[3])}
+    others = {int(j): int(m) for m, j in re.findall(r", (\d+) chooses? (\d+)", match[3])}
     drawn = dict(zip(classes.tolist(), table["resampled"].tolist(), strict=True))
     assert others == {j: m for j, m in drawn.items() if m and j != k}
     assert ("most do not" in rest) == (same < 10)
