@@ -14,6 +14,7 @@ from mmlca.study.results import (
     groups,
     labs,
     models,
+    strata,
     survival,
 )
 from mmlca.study.results.site import Columns, Part, SiteResults
@@ -34,6 +35,7 @@ PARTS: tuple[Part, ...] = (
     fit.PART,
     effects.PART,
     survival.PART,
+    strata.PART,
     labs.PART,
 )
 TABLES: dict[str, Columns] = {
