@@ -18,7 +18,7 @@ from mmlca.study.results.survival import UNESTIMABLE
 from mmlca.tables.course_tables import Courses, course_keys, rounded_distribution
 from mmlca.tables.describe import state_distribution
 from mmlca.tables.disclosure import hides, is_small, shares_of
-from mmlca.tables.groups import GroupInfo
+from mmlca.tables.groups import GroupInfo, Keys
 from mmlca.tables.settings import SITE, START, TableOneSettings
 from mmlca.tables.strata import (
     ShareScores,
@@ -70,7 +70,9 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     memberships = _memberships(study, patients, clusters)
     people = site_data.patients_of(study, patients.site, patients.sequences).loc[clusters.index]
     for name in strata:
-        about = _of_people(study, people, strata, str(name), plain, patients)
+        about: Tables = {}
+        if name != SITE:  # Table 1 has all patients of a site
+            about |= _of_people(study, people, strata, str(name), plain, patients)
         about["strata_windows"] = _windows(patients, strata[name])
         if memberships is not None:
             about |= _scores(study, patients, memberships, strata[name])
@@ -251,9 +253,10 @@ class Stratum:
         What it is called.
     shares : DataFrame
         `site`, `stratum`, `cluster` (its name), `count`, `n` (patients of the stratum), `share`;
-        NaN where they may not be shown.
+        NaN where they may not be shown. All sites together come last, if there are several.
     people : DataFrame of texts
-        Table 1 by stratum, like `TableOne.frame`; None if it has no variables.
+        Table 1 by stratum, like `TableOne.frame`; None if it has no variables, and for sites,
+        which Table 1 itself shows.
     infos, courses
         Panels and table of the figure of states by window.
     """
@@ -443,6 +446,8 @@ def _shares(
     """Patients and shares of each cluster in each stratum."""
     rows = []
     for site, part in places.items():
+        if name == SITE and site == ALL_SITES:
+            continue
         counts, hidden = part.counts[name], part.hidden[name]
         for i, stratum in enumerate([*_order(variable), *([UNKNOWN] * variable.has_missing)]):
             if not counts[i].any():
@@ -509,9 +514,8 @@ def _courses(
             k = numbers.groups.index(g)
             n = numbers.sizes[k]
             sizes[site, g] = (n, bool(numbers.hidden_sizes[k]))
-            infos.append(
-                GroupInfo({"site": site, "group": g}, int(n), n, states, times, final_states)
-            )
+            keys_of: Keys = {"site": site} if name == SITE else {"site": site, "group": g}
+            infos.append(GroupInfo(keys_of, int(n), n, states, times, final_states))
     numbers_of = ["count", "n", "patients"]
     table = pd.concat(parts, ignore_index=True).rename(columns={"stratum": "group"})
     table[numbers_of] = table[numbers_of].astype(float).fillna(0.0)
@@ -525,7 +529,7 @@ def _courses(
         for g in order:
             n = sum(size for (_, other), (size, _) in sizes.items() if other == g)
             sizes[ALL_SITES, g] = (n, False)
-            keys_of: dict[str, Any] = {"site": ALL_SITES, "group": g}
+            keys_of = {"site": ALL_SITES, "group": g}
             infos.append(longest._replace(keys=keys_of, n=int(n), weight=n))
     pairs = list(zip(table["site"], table["group"], strict=True))
     size = [np.nan if sizes[pair][1] else sizes[pair][0] for pair in pairs]

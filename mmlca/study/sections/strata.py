@@ -69,6 +69,11 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         )
 
 
+def _keys(part: Stratum) -> tuple[str, ...]:
+    """What names a row; a site is its own stratum."""
+    return ("stratum",) if part.name == SITE else ("site", "stratum")
+
+
 def _medication(study: Study, findings: Findings, part: Stratum, file: str) -> Item:
     courses, min_count = part.courses, study.privacy.min_count
     window, several = window_name(study), len(findings.sites) > 1
@@ -88,7 +93,7 @@ def _medication(study: Study, findings: Findings, part: Stratum, file: str) -> I
         ),
         courses.shown("distribution").rename(columns={"group": "stratum"}),
         Grid(
-            ("site", "stratum", "state"),
+            (*_keys(part), "state"),
             "time",
             "share",
             ("count", "n"),
@@ -116,7 +121,7 @@ def _shares(study: Study, part: Stratum, file: str) -> Item:
         f"Patients of each stratum, and the share of them in each {group}.",
         part.shares,
         Grid(
-            ("site", "stratum"),
+            _keys(part),
             "cluster",
             "share",
             ("count", "n"),
@@ -193,15 +198,19 @@ def methods(study: Study, findings: Findings) -> list[str]:
     labels, groups = listed([part.label for part in found.parts]), groups_word(study)
     texts = [f"We described medication, {groups} and patients by {labels}."]
     if len(found.tests):
-        within = ", added up over the sites," if len(findings.sites) > 1 else ""
-        rounded = " (rounded at random to whole standard errors, which the tests allow for)"
-        texts.append(
-            f"Whether the shares of the {groups} differ was tested by the scores of equal shares "
-            f"in a mixture with common chains{within}{rounded if is_public(study) else ''}: the sums "
-            "of the memberships of each stratum less those expected, with a robust covariance. "
-            "Memberships are not affected by strata, so that the tests are valid where classes are "
-            "uncertain; the shares in the tables are those of assigned patients."
-        )
+        texts += [
+            f"Whether the shares of the {groups} are the same in all strata was tested by the "
+            "scores of equal shares in a mixture with common chains: the sums of the memberships "
+            "of each stratum less those expected, with a robust covariance. The model does not "
+            "know the strata, so that the tests are valid where memberships are uncertain. The "
+            "shares in the tables are those of assigned patients."
+        ]
+        if len(findings.sites) > 1:
+            texts.append("Scores were calculated within each site and added up over the sites.")
+        if is_public(study):
+            texts.append(
+                "They are rounded at random to whole standard errors, which the tests allow for."
+            )
         if findings.combined.ensemble is not None and not _said(study):
             texts.append(memberships(study, findings))
     return texts
