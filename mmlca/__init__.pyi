@@ -40,7 +40,6 @@ from .tables.describe import transition_rates as transition_rates
 from .tables.diagnostics import diagnose as diagnose
 from .tables.diagnostics import diagnose_clusters as diagnose_clusters
 from .tables.distances import distances as distances
-from .tables.pooling import inverse_variance as inverse_variance
 from .tables.representatives import representative_sequences as representative_sequences
 from .tables.sequence_clusters import cluster_sequences as cluster_sequences
 from .tables.shared_chains import cluster_memberships as cluster_memberships

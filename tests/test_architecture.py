@@ -41,7 +41,10 @@ MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py
 # signatures: inside these groups a module may import another one for type checkers alone.
 SHARING_A_TYPE = (
     {"mmlca.sequences.build", "mmlca.sequences.files", "mmlca.sequences.type"},
-    {f"mmlca.model.{name}" for name in ("course", "estimator", "inference", "store")},
+    {
+        f"mmlca.model.{name}"
+        for name in ("course", "estimator", "inference", "step_inference", "store")
+    },
     {f"mmlca.federation.{name}" for name in ("hospital", "results", "steps")},
 )
 

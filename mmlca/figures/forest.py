@@ -165,7 +165,7 @@ def plot_effects(effects: pd.DataFrame, pooled: pd.DataFrame | None = None) -> F
         class, term, estimate, low, high, and site where there are several; from
         `mmlca.three_step`. The intercept is not drawn, nor what is missing.
     pooled : DataFrame, optional
-        From `mmlca.inverse_variance`: drawn as diamonds, open for random effects.
+        From `mmlca.tables.pooling.inverse_variance`: drawn as diamonds, open for random effects.
 
     Examples
     --------

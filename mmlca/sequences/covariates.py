@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from font.checks import some
+from font.checks import counted, some
 from font.errors import InputError
 
 AnyCovariates: TypeAlias = pd.DataFrame | pd.Series | Mapping[str, Any] | ArrayLike
@@ -62,6 +62,51 @@ def _as_frame(covariates: AnyCovariates) -> pd.DataFrame:
         twice = frame.columns[frame.columns.duplicated()].unique()
         raise InputError(f"the covariates have several columns called {some(twice)}.")
     return frame
+
+
+def calendar_table(
+    index_dates: pd.Series,
+    cuts: Iterable[Any],
+    times: tuple[str, ...],
+    months: int,
+    days: float | None,
+) -> pd.DataFrame:
+    """The calendar period of each patient's windows; see `Sequences.calendar_periods`.
+
+    Windows are `months` long, or so many `days`.
+    """
+    limits = pd.DatetimeIndex([pd.Timestamp(cut) for cut in cuts])
+    if not len(limits) or not limits.is_monotonic_increasing or limits.has_duplicates:
+        raise InputError(
+            "cuts must be at least one date, each later than the one before, such as "
+            "['2015-01-01', '2018-01-01']."
+        )
+    if index_dates.isna().any():
+        missing = index_dates.index[index_dates.isna()]
+        have = counted(len(missing), "patient has", "patients have")
+        raise InputError(f"{have} no index date ({some(missing)}); give one for each.")
+    texts = [text.removesuffix("-01").removesuffix("-01") for text in limits.strftime("%Y-%m-%d")]
+    names = [f"before {texts[0]}", *(f"from {text}" for text in texts)]
+    starts = [
+        index_dates
+        + (
+            pd.DateOffset(months=number * months)
+            if days is None
+            else pd.Timedelta(days=np.ceil(number * days))
+        )
+        for number in range(len(times))
+    ]
+    codes = [limits.searchsorted(start, side="right") for start in starts]
+    period = pd.Categorical.from_codes(np.concatenate(codes), names)
+    if len(np.unique(period.codes)) < 2:
+        raise InputError(
+            f"all windows begin in one period, between {min(starts[0]):%Y-%m-%d} and "
+            f"{max(starts[-1]):%Y-%m-%d}; choose other cuts."
+        )
+    ids = np.tile(index_dates.index.to_numpy(), len(times))
+    return pd.DataFrame(
+        {"id": ids, "time": np.repeat(np.array(times, dtype=object), len(index_dates))}
+    ).assign(period=period)
 
 
 def align_steps(

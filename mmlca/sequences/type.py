@@ -6,7 +6,7 @@ Its constructors are functions of `mmlca.sequences.build`.
 from __future__ import annotations
 
 import html
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences import build, files
-from mmlca.sequences.covariates import AnyCovariates, align_steps
+from mmlca.sequences.covariates import AnyCovariates, align_steps, calendar_table
 from mmlca.sequences.forms import PLAIN, Form
 from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes, reduce_steps
 
@@ -283,6 +283,51 @@ class Sequences:
         [1.0, 1.0, nan, 2.0, nan, nan]
         """
         return replace(self, step_covariates=align_steps(table, self.ids, self.times))
+
+    def calendar_periods(
+        self,
+        cuts: Iterable[Any],
+        *,
+        index_dates: pd.Series | None = None,
+        months: int | None = None,
+    ) -> pd.DataFrame:
+        """The calendar period in which each window begins, for `with_step_covariates`.
+
+        Parameters
+        ----------
+        cuts : list of dates
+            The first day of each period after the first.
+        index_dates : Series by id, optional
+            First day of the first window. Default: those of the account.
+        months : int, optional
+            Length of a window. Default: that of the account's rules.
+
+        Returns
+        -------
+        DataFrame
+            `id`, `time` and the categories of `period`, one row per patient and window.
+
+        Examples
+        --------
+        >>> s = Sequences.from_lists([["TNFi", "JAK"], ["JAK", "JAK"]], ids=["a", "b"])
+        >>> start = pd.Series(pd.to_datetime(["2014-11-01", "2015-02-01"]), ["a", "b"])
+        >>> table = s.calendar_periods(["2015-01-01"], index_dates=start, months=3)
+        >>> s.with_step_covariates(table).step_covariates["period"].tolist()
+        ['before 2015', 'from 2015', 'from 2015', 'from 2015']
+        """
+        settings = {} if self.account is None else self.settings
+        if index_dates is None:
+            if self.account is None:
+                raise InputError(
+                    "these sequences do not know on which days they begin; give index_dates, or "
+                    "make the sequences with ehr_prep.build_sequences."
+                )
+            index_dates = self.patients["index_date"]
+        if months is None and not settings:
+            raise InputError("give the length of a window, as in months=3.")
+        days = None if months is not None else settings["days"]
+        starts = pd.to_datetime(index_dates).reindex(self.ids)
+        return calendar_table(starts, cuts, self.times, months or settings["months"], days)
 
     # --- tables -----------------------------------------------------------------------
 

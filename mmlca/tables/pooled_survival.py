@@ -27,7 +27,7 @@ def pooled_survival(results: Mapping[str, Survival]) -> PooledSurvival:
     Returns
     -------
     PooledSurvival
-        `hazards`: the columns of `mmlca.inverse_variance` by `term` and `group`, as ratios
+        `hazards`: the columns of `inverse_variance` by `term` and `group`, as ratios
         (`hazard_ratio`, `low`, `high`, `random`, `random_low`, `random_high`), and the
         heterogeneity of their logarithms. `curves`: `group`, `time`, `effective` (the sum of the
         sites' numbers), `survival`, `low`, `high` and `se`: at each time the mean of the sites'

@@ -209,7 +209,7 @@ def unbroken(text: str) -> Markup:
 
     text = re.sub(r"\bp ([=≤<]) (?=\d)", "p\u00a0\\1\u00a0", text)
     text = re.sub(r"(?<=\d) %", "\u00a0%", text)
-    text = str(escape(text)).replace("+", "+<wbr>")
+    text = re.sub(r"\+(?=\w)", "+<wbr>", str(escape(text)))
     return Markup(_HYPHENED.sub(r'<span class="together">\g<0></span>', text))
 
 

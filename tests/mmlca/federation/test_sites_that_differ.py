@@ -25,6 +25,7 @@ import mmlca
 from font.refinement import refine_clusters
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.tables.cluster_effects import Members, site_effects
+from mmlca.tables.pooling import inverse_variance
 
 K, S = PARAMS.n_classes, PARAMS.n_states
 BETA = np.array([0.0, 0.5, -0.5, 0.8])  # log-odds of each class for one unit of the covariate
@@ -148,7 +149,7 @@ def effects(lengths: tuple[int, int], seed: int) -> pd.DataFrame:
                 p = members[site].set_axis(range(1, K + 1), axis=1).reset_index(drop=True)
                 known = Members(pd.Series(np.asarray(assigned[site]) + 1), p)
                 sent[site] = site_effects(known, covariates[site], min_count=11)
-        pooled = mmlca.inverse_variance(sent)
+        pooled = inverse_variance(sent)
         pooled = pooled[(pooled["term"] == "x") & pooled["estimate"].notna()]
         true = BETA[pooled["class"].astype(int) - 1]
         covered = (pooled["low"] <= true) & (true <= pooled["high"])

@@ -216,7 +216,7 @@ WITH: dict[str, dict[str, Any]] = {"privacy.release": {"privacy.min_count": 11}}
 DATABASE = {"omop", "warehouse", "cdm_schema", "condition", "cohort", "table", "concepts"}
 DATABASE |= {"patients_table", "observation_table"}
 """Settings of databases, whose content is in the key: see `test_omop_study.py`."""
-QUICK = ("seed", "patients.columns.follow_up_end", "rules.months", "ensemble.weights")
+QUICK = ("seed", "rules.months", "ensemble.weights")  # `test_keys.py` changes a column
 
 
 def places(kind: type[BaseModel], study: Any, place: str = "") -> Iterator[str]:

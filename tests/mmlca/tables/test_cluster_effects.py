@@ -59,7 +59,7 @@ def test_memberships_of_clusters_are_calibrated_and_correct_outcomes() -> None:
 def test_pooling_by_hand() -> None:
     a = pd.DataFrame({"class": [2, 3], "term": "age", "estimate": [1.0, 5.0], "se": [0.1, 1.0]})
     b = a.assign(estimate=[2.0, np.nan], se=[0.2, np.nan])
-    found = mmlca.inverse_variance({"A": a, "B": b}).set_index("class")
+    found = inverse_variance({"A": a, "B": b}).set_index("class")
     assert found.loc[2, "estimate"] == pytest.approx((100 * 1 + 25 * 2) / 125)
     assert found.loc[2, "se"] == pytest.approx(125**-0.5)
     assert found.loc[2, "q"] == pytest.approx(100 * 0.2**2 + 25 * 0.8**2)
@@ -134,7 +134,7 @@ def test_the_figure_draws_effects_and_pooled_ones() -> None:
     a = pd.DataFrame({"class": [2, 2], "term": ["intercept", "age"], "estimate": [0.0, 1.0]})
     a = a.assign(se=0.1, low=a["estimate"] - 0.2, high=a["estimate"] + 0.2)
     both = pd.concat([a.assign(site="A"), a.assign(site="B", estimate=np.nan)])
-    figure = mmlca.plot_effects(both, mmlca.inverse_variance({"A": a, "C": a}))
+    figure = mmlca.plot_effects(both, inverse_variance({"A": a, "C": a}))
     (ax,) = figure.axes
     assert [t.get_text() for t in ax.get_yticklabels()] == ["age"]
     drawn = [line.get_xdata()[0] for line in ax.get_lines()[1:]]

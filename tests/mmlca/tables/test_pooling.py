@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import mmlca
-from mmlca.tables.pooling import pool
+from mmlca.tables.pooling import inverse_variance, pool
 
 
 def test_fixed_and_random_effects_by_hand() -> None:
@@ -55,6 +54,6 @@ def test_sites_without_an_estimate_are_left_out() -> None:
 
 def test_sites_that_agree_have_no_heterogeneity() -> None:
     table = pd.DataFrame({"class": [2], "term": "age", "estimate": 1.0, "se": 0.1})
-    row = mmlca.inverse_variance({"A": table, "B": table}).iloc[0]
+    row = inverse_variance({"A": table, "B": table}).iloc[0]
     assert (row["i2"], row["tau2"], row["q"]) == (0, 0, 0)
     assert row["estimate"] == row["random"] == 1
