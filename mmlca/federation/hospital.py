@@ -217,7 +217,7 @@ class Hospital:
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": study.public_keys(),
-        } | network_form(study)._asdict()
+        } | network_form(study).time_parts
         if place is not None:
             settings |= {"floor": place.floor, "signing_key": place.signing_key}
         if "sequences" not in changes:

@@ -176,7 +176,7 @@ def _tables_of(steps: Floats, layout: Layout) -> dict[str, Any]:
         return {"steps": steps.reshape(k, s, s).tolist()}
     begin, contexts = layout.first_destination, (k, form.n_periods, form.n_bins, s)
     return {
-        "form": form._asdict() | {"stays": list(form.stays), "periods": list(form.periods)},
+        "form": form.time_parts | {"stays": list(form.stays), "periods": list(form.periods)},
         "staying": steps[:, 0:begin:2].reshape(contexts).tolist(),
         "leaving": steps[:, 1:begin:2].reshape(contexts).tolist(),
         "destinations": steps[:, begin:].reshape(k, form.n_destinations, s, s).tolist(),
@@ -216,7 +216,9 @@ def expected_counts(model: MixtureMarkov, sequences: Sequences) -> Expected:
     were observed, by patients of positive weight, each once.
     """
     from mmlca.model.em import e_step
+    from mmlca.model.forms import need_no_step_covariates
 
+    need_no_step_covariates(model.params_, "exchange file")
     patterns = sequences.patterns_of(model.form)
     last, begin = e_step(patterns, model.params_), patterns.layout.initial.start
     people = np.bincount(patterns.inverse[sequences.weights > 0], minlength=len(patterns))

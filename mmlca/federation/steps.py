@@ -48,7 +48,7 @@ _SETTINGS = {  # of a family's fit, and what they are called at a hospital
     "prior": "prior",
     "n_jobs": "n_jobs",
     "seed": "seed",
-    **{part: part for part in Form._fields},
+    **{part: part for part in PLAIN.time_parts},
 }
 
 

@@ -142,11 +142,8 @@ class InferenceSettings(Settings):
     diagnostics: bool = setting(
         True, "Tests of the fit: residuals, memory, lengths of stays, halves of the time."
     )
-    simulations: Count | None = setting(
-        None,
-        "Simulated data sets for each test of shared courses and of the fit; default: 199, or as "
-        "many as p-values adjusted for their number need.",
-        example=499,
+    simulations: int = setting(
+        199, "Simulated data sets for each test of shared courses and of the fit.", ge=1
     )
     bootstrap: int = setting(0, "Refits of each site's own model, such as 500; 0: none.", ge=0)
     blrt: int = setting(
@@ -158,10 +155,6 @@ class InferenceSettings(Settings):
         if self.bootstrap == 1:
             raise InputError("has bootstrap = 1; at least 2 refits are needed, or 0 for none")
         return self
-
-    def simulations_for(self, n_tests: int) -> int:
-        """Simulated data sets for each of so many tests."""
-        return self.simulations or max(199, 20 * n_tests - 1)
 
 
 class CovariateSettings(Settings):

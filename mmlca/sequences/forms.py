@@ -50,6 +50,11 @@ class Form(NamedTuple):
     transitions: str = ""
 
     @property
+    def time_parts(self) -> dict[str, Any]:
+        """All but the covariates, which other sites do not have."""
+        return {name: value for name, value in self._asdict().items() if name != "transitions"}
+
+    @property
     def n_bins(self) -> int:
         return len(self.stays) + 1
 

@@ -107,7 +107,7 @@ def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
     """Whether the sites share the chains of the clusters, each with its own proportions."""
     if len(analysis.sequences) == 1:
         return None
-    n = study.inference.simulations_for(1)  # enough for the pairs of sites that are tested
+    n = study.inference.simulations
     found = shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
     if not is_public(study):
         return found

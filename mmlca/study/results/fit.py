@@ -32,7 +32,7 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     if not rules.diagnostics or patients.own is None:
         return {}
     several = ENSEMBLE in patients.groups
-    n_sim = rules.simulations_for(N_TESTS * (len(study.sites) + several))
+    n_sim = rules.simulations
     own = diagnose(patients.own, data, n_sim=n_sim, seed=study.seed)
     parts = {OWN: own}
     if several:
@@ -292,7 +292,7 @@ def _tests_of(result: SiteResults, view: str) -> tuple[pd.DataFrame, np.ndarray]
 
 
 def _all_tests(results: Results, diagnostics: Mapping[str, Diagnostics]) -> pd.DataFrame:
-    """The tests of all models, with p-values adjusted for their number."""
+    """The tests of all models, with p-values adjusted for the number of tests of a model."""
     parts = [part.tests.assign(site=site) for site, part in diagnostics.items()]
     of_clusters = [_tests_of(results[site], ENSEMBLE) for site in diagnostics]
     of_clusters = [pair for pair in of_clusters if len(pair[0])]
@@ -301,4 +301,5 @@ def _all_tests(results: Results, diagnostics: Mapping[str, Diagnostics]) -> pd.D
     if not parts:
         return pd.DataFrame(columns=["site"])
     table = pd.concat(parts, ignore_index=True)
-    return table.assign(p_holm=holm(table["p_value"].tolist()))
+    by_site = table.groupby("site", sort=False)["p_value"]
+    return table.assign(p_holm=by_site.transform(lambda values: holm(values.tolist())))

@@ -20,7 +20,7 @@ from mmlca.study.results.site import ALL_SITES
 from mmlca.study.sections import form_choice
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, window_name, windows_name
-from mmlca.tables.diagnostics import cautions_of_tests
+from mmlca.tables.diagnostics import N_TESTS, cautions_of_tests
 from mmlca.tables.disclosure import hidden_note
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _tests(study: Study, fits: Fits, tests: pd.DataFrame) -> Item:
             "second half of the time as in the first? The columns are the statistic; its typical "
             f"value in {n_sim} sets of sequences drawn from the model and fitted again; the size "
             "of the effect (0.1 is called small, 0.3 medium, 0.5 large); the share of the sets "
-            f"with a larger statistic (p); and p adjusted for the {len(tests)} tests of "
-            "this table by Holm's method. A small p is evidence against the model; with many "
+            f"with a larger statistic (p); and p adjusted for the {N_TESTS} tests of a "
+            "site by Holm's method. A small p is evidence against the model; with many "
             "patients, small effects have a small p, too.",
         ),
         tests[columns],
@@ -306,7 +306,8 @@ def methods(study: Study, findings: Findings) -> list[str]:
             "of stay, of the states over time and of transitions in the two halves of the time. "
             f"Reference values are from {n_sim} sets of sequences drawn from the model and fitted "
             "again, in which follow-up ended after each state and time as often as in the "
-            f"data{shared}. P-values were adjusted for the number of these tests by Holm's method."
+            f"data{shared}. P-values were adjusted for the {N_TESTS} tests of a site by Holm's "
+            "method."
         )
     return text
 

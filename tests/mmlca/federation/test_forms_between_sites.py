@@ -522,3 +522,11 @@ def test_missing_windows_are_left_out_and_said() -> None:
     steps = np.sum(content["staying"]) + np.sum(content["leaving"])
     assert steps == pytest.approx(150 * 11 - data.patterns_of(THREE_BINS).left_out[0])
     assert np.sum(content["leaving"]) == pytest.approx(np.sum(content["destinations"]))
+
+
+def test_covariates_of_the_steps_stay_at_the_site(tmp_path: Path) -> None:
+    data = mmlca.Sequences.from_lists([["A", "B", "A", "A"], ["B", "B", "A", "B"]] * 12)
+    data = data.with_step_covariates(pd.DataFrame({"sex": ["f", "m", "m"] * 8}))
+    model = mmlca.MixtureMarkov(1, transitions="sex", n_init=2, seed=1).fit(data)
+    with pytest.raises(ValueError, match="no exchange file for chains whose steps depend on"):
+        font.write_model(tmp_path / "m.json", model, data, font.Header(study="S", site="X"))
