@@ -38,11 +38,11 @@ def stratify(
     """
     missing = values.isna().to_numpy()
     if points is not None:
-        numbers = values.astype(float).to_numpy()
+        numbers = values.to_numpy(float, na_value=np.nan)
         labels = stratum_labels(points, years=years)
         texts = [labels[i] for i in np.searchsorted(points, numbers, side="right")]
     else:
-        texts = [_text(value) for value in values]
+        texts = ["" if lacks else _text(v) for v, lacks in zip(values, missing, strict=True)]
     known = [None if lacks else text for text, lacks in zip(texts, missing, strict=True)]
     return pd.Series(known, values.index, dtype=object, name=values.name)
 
@@ -65,7 +65,7 @@ def stratum_labels(points: Sequence[float], *, years: bool = False) -> list[str]
 
 def _text(value: Any) -> str:
     """A value in words; a whole number is the same with and without decimals."""
-    if isinstance(value, float) and value == round(value):
+    if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
 
