@@ -74,6 +74,12 @@ def _keys(part: Stratum) -> tuple[str, ...]:
     return ("stratum",) if part.name == SITE else ("site", "stratum")
 
 
+def panels(part: Stratum) -> pd.DataFrame:
+    """The table of the figure, with the keys of its panels."""
+    table = part.courses.distribution
+    return table.drop(columns="group") if part.name == SITE else table
+
+
 def _medication(study: Study, findings: Findings, part: Stratum, file: str) -> Item:
     courses, min_count = part.courses, study.privacy.min_count
     window, several = window_name(study), len(findings.sites) > 1
@@ -103,7 +109,7 @@ def _medication(study: Study, findings: Findings, part: Stratum, file: str) -> I
         partial(
             plot_state_distribution,
             part.infos,
-            table=courses.distribution,
+            table=panels(part),
             min_count=min_count,
             xlabel=window.capitalize(),
         ),

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 from study_attack import System, count_of
 
 from font.errors import InputError
+from mmlca.figures.distribution import plot_state_distribution
 from mmlca.sequences.type import Account, Sequences, flow_table
 from mmlca.study import site_data
 from mmlca.study.results import about, strata
 from mmlca.study.results.registry import TABLES
 from mmlca.study.results.site import ALL_SITES, ENSEMBLE, SitePatients, SiteResults, typed
 from mmlca.study.results.strata import Strata, strata_of
-from mmlca.study.sections.strata import differences
+from mmlca.study.sections.strata import differences, panels
 from mmlca.study.settings import Study
 from mmlca.tables.disclosure import Rounding, is_small
 from mmlca.tables.shared_chains import cluster_memberships
@@ -218,6 +220,17 @@ def test_sentences_say_what_the_tables_show(cohort: Cohort) -> None:
     assert differences(study, Strata([blank], tests)) == [
         "The shares differ by sex (adjusted p = 0.001)."
     ]
+
+
+def test_each_figure_has_a_panel_for_each_site_and_stratum(cohort: Cohort) -> None:
+    _, found = cohort.found(cohort.study())
+    n_strata = {"sex": 2, "age": 3, "race": 4, "index_year": 2}
+    for part in found.parts:
+        drawn = plot_state_distribution(part.infos, table=panels(part))
+        titles = [ax.get_title() for ax in drawn.axes if ax.get_title()]
+        places = 2 if part.name == "site" else 3 * n_strata[part.name]
+        assert len(titles) == places, titles
+        plt.close("all")
 
 
 # --- what they reveal ---------------------------------------------------------------------------
