@@ -257,6 +257,9 @@ class Stratum:
     people : DataFrame of texts
         Table 1 by stratum, like `TableOne.frame`; None if it has no variables, and for sites,
         which Table 1 itself shows.
+    left_out : list of str
+        Labels of variables of Table 1 that are not in `people`: these patients are already divided
+        by them, here or in an earlier table.
     infos, courses
         Panels and table of the figure of states by window.
     """
@@ -265,6 +268,7 @@ class Stratum:
     label: str
     shares: pd.DataFrame
     people: pd.DataFrame | None
+    left_out: list[str]
     infos: list[GroupInfo]
     courses: Courses
 
@@ -315,6 +319,7 @@ def strata_of(
             variable.label,
             _shares(places, name, variable, names),
             _table_one(study, people[name], table_one, rounded, several),
+            [v.label for c, v in table_one.variables.items() if c not in _shown(people[name])],
             *_courses(results, name, _order(variable), people[name], min_count, rounded),
         )
         for name, variable in variables.items()
@@ -461,6 +466,11 @@ def _shares(
     return pd.DataFrame(rows, columns=["site", "stratum", "cluster", "count", "n", "share"])
 
 
+def _shown(people: Mapping[str, SiteNumbers]) -> set[Any]:
+    """The variables of a table by stratum."""
+    return {v for part in people.values() for v in part.counts}
+
+
 def _table_one(
     study: Study,
     people: Mapping[str, SiteNumbers],
@@ -470,7 +480,7 @@ def _table_one(
 ) -> pd.DataFrame | None:
     """Table 1 by stratum, as texts; each site has the strata of its own patients."""
     sites = {site: part for site, part in people.items() if site != ALL_SITES}
-    used = {v for part in sites.values() for v in part.counts}
+    used = _shown(sites)
     variables = {v: part for v, part in table_one.variables.items() if v in used}
     if not variables:
         return None

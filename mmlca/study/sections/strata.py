@@ -52,7 +52,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield _medication(study, findings, part, file)
         yield _shares(study, part, file)
         if part.people is not None:
-            yield _people(study, found, part, file)
+            yield _people(study, part, file)
     if len(found.tests):
         yield Item(
             "strata_tests",
@@ -138,18 +138,22 @@ def _shares(study: Study, part: Stratum, file: str) -> Item:
     )
 
 
-def _people(study: Study, found: Strata, part: Stratum, file: str) -> Item:
+def _people(study: Study, part: Stratum, file: str) -> Item:
     assert part.people is not None
     frame = part.people.copy()
     frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])
-    before = [other.label for other in found.parts[: found.parts.index(part)]]
-    left_out = listed([*before, part.label])
+    left_out = (
+        f"Left out, because patients are divided by it in this table or in one before: "
+        f"{listed(part.left_out)}."
+    )
     return Item(
         f"strata_table_one_{file}",
         f"Patients by {part.label}",
-        f"Number (%), or {study.table_one.continuous} of numbers, as in the table “Patients by "
-        f"{group_word(study)}”, which has the same column of all patients. What divides the "
-        f"patients in this table or in one before it is left out ({left_out}).",
+        sentences(
+            f"Number (%), or {study.table_one.continuous} of numbers, as in the table “Patients by "
+            f"{group_word(study)}”, which has the same column of all patients.",
+            left_out if part.left_out else "",
+        ),
         frame.reset_index(names=["variable", "level"]),
         Plain(n_keys=2, sortable=False, empty={"level": ""}, figures=tuple(frame.columns)),
         note=count_note(study),

@@ -163,6 +163,8 @@ def test_the_tables_by_stratum_are_those_of_table_one(cohort: Cohort) -> None:
     study = cohort.study()
     _, found = cohort.found(study)
     by_sex, by_age, by_race, by_year, by_site = (part.people for part in found.parts)
+    left_out = [part.left_out for part in found.parts[:4]]
+    assert left_out == [["sex"], ["sex"], ["sex", "race"], ["sex", "race"]]
     assert by_site is None  # the column of all patients of Table 1
     assert by_sex is not None
     assert by_age is not None
