@@ -77,8 +77,11 @@ def build_site(study: Study, site: str, source: Records | Sequences) -> Sequence
 
 def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dict[str, Sequences]:
     """The sequences of all sites, which need the same states and at least `min_count` patients."""
-    data = {site: build_site(study, site, source) for site, source in sources.items()}
-    if len(data) > 1 and study.rules.states == "combinations" and study.rules.combinations is None:
+    rules = study.rules
+    together = len(sources) > 1 and rules.states == "combinations" and rules.combinations is None
+    alone = study.changed(rules={"state_order": None}) if together else study
+    data = {site: build_site(alone, site, source) for site, source in sources.items()}
+    if together:
         named = study.changed(rules={"combinations": _common_combinations(study, data)})
         data = {site: build_site(named, site, source) for site, source in sources.items()}
     (first, *others), min_count = data, study.privacy.min_count

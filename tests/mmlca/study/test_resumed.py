@@ -104,6 +104,7 @@ OTHER: dict[str, Any] = {
     "rules.impute": "carry_forward",
     "rules.max_carry": 1,
     "rules.off_treatment": "nothing",
+    "rules.state_order": ("IL6R",),
     "classes.number": 3,
     "classes.candidates": (1, 2),
     "classes.criterion": "aic",
