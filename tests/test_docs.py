@@ -308,6 +308,7 @@ ELSEWHERE = (
     "ra_study.py",
     "own_local_model.py",
     "which_method.py",
+    "number_of_classes.py",
 )  # run where their numbers are tested
 SLOW = ("gallery.py", "simulation_study.py")
 EXAMPLES = [

@@ -125,8 +125,8 @@ class ModelFamily:
     sizes : fitted model, data → (K,)
         Expected number of patients by class.
     fit : data, number of classes, settings by name → fitted model, optional
-        For `mmlca site fit --family`; takes those of `n_init`, `search`, `prior`, `n_jobs` and
-        `seed` that it names.
+        For `mmlca site fit --family`; takes those of `n_init`, `search`, `prior`, `n_jobs`, `seed`
+        and `min_patients` (the site's `min_count`) that it names.
     compare : data, numbers of classes, criterion, the same settings → DataFrame, optional
         With columns `classes`, `bic` and `chosen`, which is true for the best number.
         For `mmlca site fit --try`.

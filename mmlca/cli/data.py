@@ -330,6 +330,14 @@ def select(
     simulations: Annotated[
         int, typer.Option(min=1, help="Largest number of simulations for each test.")
     ] = 99,
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Resamples of the patients that choose again, such as 20; each costs as much as "
+            "the whole comparison.",
+        ),
+    ] = 0,
     out: Out = Path("selection"),
     seed: Seed = 1,
     fitting: ModelOptions,
@@ -378,6 +386,7 @@ def select(
             criterion=rules.criterion,
             n=rules.count,
             blrt=simulations if blrt else 0,
+            resamples=resamples,
             progress=lambda site, k: show(f"{site or names[0]}, K = {k}", next(fits) / n_fits),
             **fitting,
         )

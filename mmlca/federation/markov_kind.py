@@ -22,6 +22,9 @@ steps_per_patient   mean number of steps per patient in such cells of the site
 The sums of a refinement have for each cluster the patients, those who begin in each state, and the
 steps from each state to each (1 + S + S × S).
 
+The BIC of a site's vote counts the parameters of first states and steps that at least min_count of
+its patients make, so that nobody's own step changes the count.
+
 Chains that depend on time in state or on the period have the steps by context instead. Time in
 state has B bins and time since the start P periods, numbered from the earliest on. The cells of
 these tables are rounded as those of steps are, except that all cells of few patients share one
@@ -370,6 +373,7 @@ def _fit(
     prior: float | None,
     n_jobs: int,
     seed: int,
+    min_patients: int,
     stays: Any = None,
     periods: Any = None,
     shared: Any = None,
@@ -384,6 +388,7 @@ def _fit(
         prior=local_prior(sequences.n_states, form) if prior is None else prior,
         n_jobs=n_jobs,
         seed=seed,
+        min_patients=min_patients,
         **form._asdict(),
     )
     return model.fit(sequences)

@@ -150,7 +150,8 @@ def _settings(hospital: Hospital, family: ModelFamily) -> dict[str, Any]:
         value = getattr(hospital, attribute)
         if name not in known and value != defaults[attribute]:
             raise InputError(f"a {family.name} does not use {option(name, value)}; leave it out.")
-    return {name: getattr(hospital, said) for name, said in _SETTINGS.items() if name in known}
+    used = {name: getattr(hospital, said) for name, said in _SETTINGS.items() if name in known}
+    return used | ({"min_patients": hospital.min_count} if "min_patients" in known else {})
 
 
 def _fit_one(

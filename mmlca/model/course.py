@@ -364,13 +364,14 @@ class CourseClasses(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             self.classification_entropy_, self.n_sequences_, len(self.weights_)
         )
 
-    def criteria(self, n: SampleSize = "sequences") -> dict[str, float]:
+    def criteria(self, n: SampleSize = "sequences", *, all_cells: bool = False) -> dict[str, float]:
         """All criteria by name, as those of `MixtureMarkov`."""
         check_is_fitted(self)
         one_of(n, get_args(SampleSize), "n")
         size = self.n_sequences_ if n == "sequences" else self.n_timepoints_
+        n_parameters = self.n_cells_ if all_cells else self.n_parameters_
         criteria = information_criteria(
-            self.loglik_, self.n_parameters_, size, self.classification_entropy_
+            self.loglik_, n_parameters, size, self.classification_entropy_
         )
         return {name: float(value) for name, value in criteria.items()}
 

@@ -79,6 +79,7 @@ from mmlca.sequences.type import Labels, Sequences
 
 _DEFAULTS = ModelSettings()
 _MOST = 500  # free parameters up to which a summary computes intervals
+_LEAST = {"n_classes": 1, "n_init": 1, "max_iter": 0, "n_jobs": 1, "min_patients": 1}
 
 Names = tuple[Any, ...]
 
@@ -156,6 +157,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     common_effects : bool
         Covariates of the steps have the same effects in all classes. By default each class has its
         own.
+    min_patients : int
+        A first state or a step counts in `n_parameters_`, and so in the criteria, if at least so
+        many patients begin in it or make it. Studies set their `min_count`, so that criteria which
+        others see say nothing of steps that fewer patients make.
 
     Attributes
     ----------
@@ -185,6 +190,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         afterwards does not count, so that `n_replicated_` may be 0. A high share is evidence that
         no better maximum exists, not proof. The fit warns where fewer than two of the searches, or
         fewer than half of them, reached it.
+    n_parameters_ : int
+        Free parameters that the data inform, which the criteria count: in each row of a class one
+        fewer than there are first states or steps that patients make, and the class proportions. A
+        gap of missing windows adds steps only where no observed ones can fill it.
+    n_cells_ : int
+        Free parameters of all first states and steps, whether anybody makes them or not, as
+        textbooks and other programs count them; `criteria(all_cells=True)` are by these. Where the
+        steps depend on covariates it is `n_parameters_`.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int
@@ -227,6 +240,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         shared: Shared | None = None,
         transitions: str | None = None,
         common_effects: bool = False,
+        min_patients: int = 1,
     ) -> None:
         self.n_classes = n_classes
         self.n_init = n_init
@@ -245,6 +259,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.shared = shared
         self.transitions = transitions
         self.common_effects = common_effects
+        self.min_patients = min_patients
 
     @property
     def form(self) -> Form:
@@ -447,23 +462,22 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         data = self._patients.sequences
         self._set_params_(result.params, data.states, names, result.shares)
         self._forbidden = settings.zeros
-        occurring = forms.occurring_cells(patterns)
+        people = np.bincount(patterns.inverse, data.weights > 0, len(patterns))
+        occurring = forms.occurring_cells(patterns, people, self.min_patients)
         limits = (patterns.layout, self.n_classes, settings.zeros, self.init, max(len(names), 1))
-        self.n_occurring_ = count_parameters(*limits, occurring=occurring)
-        plain = patterns.form == PLAIN
-        self.n_parameters_ = count_parameters(*limits) if plain else self.n_occurring_
+        self.n_parameters_ = count_parameters(*limits, occurring=occurring)
+        self.n_cells_ = count_parameters(*limits)
         self.__dict__.pop("_intervals", None)
         if not self._design.terms:
             self.__dict__.pop("coefficients_", None)
         if n_parameters is not None:
-            self.n_parameters_ = self.n_occurring_ = n_parameters
+            self.n_parameters_ = self.n_cells_ = n_parameters
         else:
             self.__dict__.pop("step_params_", None)
         if rows is not None and n_parameters is None:
             n_effects = (rows.design.shape[1] - 1) * (self.n_classes - 1)
-            self.n_parameters_, self.n_occurring_ = (
-                n + n_effects for n in (self.n_parameters_, self.n_occurring_)
-            )
+            self.n_parameters_ += n_effects
+            self.n_cells_ += n_effects
         self.loglik_path_ = result.path[:, 0] * unit
         self.penalised_path_ = result.path[:, 1] * unit
         self.loglik_ = float(self.loglik_path_[-1])
@@ -747,8 +761,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def bic(self, n: SampleSize = "sequences") -> float:
         """Bayesian information criterion, −2 log L + p log n; smaller is better.
 
-        n is the (weighted) number of sequences, as is usual in latent class analysis, or with
-        "timepoints" that of observed states, as in seqHMM.
+        p is `n_parameters_`, the number of parameters that the data inform. n is the (weighted)
+        number of sequences, as is usual in latent class analysis, or with "timepoints" that of
+        observed states, as in seqHMM (whose p is `n_cells_`).
         """
         return self.criteria(n)["bic"]
 
@@ -770,17 +785,19 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             self.classification_entropy_, self.n_sequences_, self.params_.n_classes
         )
 
-    def criteria(self, n: SampleSize = "sequences") -> dict[str, float]:
+    def criteria(self, n: SampleSize = "sequences", *, all_cells: bool = False) -> dict[str, float]:
         """All criteria by name; besides AIC, BIC and ICL they are SABIC and CAIC.
 
         SABIC is BIC adjusted for sample size (Sclove 1987), with (n + 2) / 24 instead of n; CAIC
-        the consistent AIC (Bozdogan 1987), −2 log L + p (log n + 1), which is stricter than BIC.
+        the consistent AIC (Bozdogan 1987), −2 log L + p (log n + 1), which is stricter than BIC. p
+        is `n_parameters_`, or with `all_cells` the textbook's `n_cells_`.
         """
         check_is_fitted(self)
         one_of(n, get_args(SampleSize), "n")
         size = self.n_sequences_ if n == "sequences" else self.n_timepoints_
+        n_parameters = self.n_cells_ if all_cells else self.n_parameters_
         criteria = information_criteria(
-            self.loglik_, self.n_parameters_, size, self.classification_entropy_
+            self.loglik_, n_parameters, size, self.classification_entropy_
         )
         return {name: float(value) for name, value in criteria.items()}
 
@@ -1255,7 +1272,7 @@ def _group_numbers(labels: pd.Series) -> tuple[NDArray[np.intp], tuple[Any, ...]
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse numbers out of range."""
-    for name, smallest in (("n_classes", 1), ("n_init", 1), ("max_iter", 0), ("n_jobs", 1)):
+    for name, smallest in _LEAST.items():
         if name != "n_jobs" or settings[name] != -1:
             whole_number(settings[name], smallest, name)
     one_of(settings["search"], get_args(SearchKind), "search")

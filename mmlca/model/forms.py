@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,10 +69,32 @@ def too_fine(patterns: Patterns) -> str:
     return ""
 
 
-def occurring_cells(patterns: Patterns) -> NDArray[np.bool_]:
-    """The cells (C,) that a patient of positive weight visits."""
-    visits = (patterns.weights > 0).astype(float) @ patterns.token_counts
-    return np.asarray(visits[: patterns.n_cells] > 0)
+def occurring_cells(patterns: Patterns, patients: NDArray[Any], least: int) -> NDArray[np.bool_]:
+    """The cells (C,) that at least `least` patients visit; `patients` (U,) have each pattern.
+
+    Steps that nobody saw are in the gaps between observed states. Where a chain of observed steps
+    can fill a gap of the data, it informs no other step. Where none can, as if every second window
+    is missing, the gap informs all steps between states that occur.
+    """
+    visits = patients.astype(float) @ (patterns.token_counts > 0) >= least
+    cells = np.asarray(visits[: patterns.n_cells])
+    gaps = patterns.gaps[visits[patterns.n_cells :]]
+    if not len(gaps):
+        return cells
+    s = patterns.n_states
+    steps = cells.reshape(s + 1, s)  # of a plain chain; row s has the first states
+    states = steps.any(axis=0) | np.isin(np.arange(s), gaps[:, [0, 2]])
+    possible = steps.copy()
+    for before, n_missing, after in gaps.tolist():
+        reached = steps[before]
+        for _ in range(n_missing):
+            reached = reached @ steps[:s]
+        if not reached[after]:
+            possible[before] |= states
+            possible[:s, after] |= states
+            if n_missing > 1:
+                possible[:s] |= np.outer(states, states)
+    return possible.ravel()
 
 
 LEFT_OUT = "some steps are left out because windows are missing beside them."

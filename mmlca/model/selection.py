@@ -11,14 +11,15 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import numpy as np
 import pandas as pd
 from scipy.stats import beta
+from sklearn.base import clone
 
 from font.checks import counted, listed, one_of, whole_number
 from font.errors import InputError, ReportWarning
 from mmlca.model.course import CourseClasses
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.forms import LEFT_OUT, left_out_text, too_fine
-from mmlca.model.inference import information_criteria
 from mmlca.model.params import AnyParams, AnySequences, Floats, Seed, as_sequences, draw_like
+from mmlca.model.resampling import STABLE, bootstrap
 from mmlca.model.search import in_threads
 from mmlca.model.settings import CRITERIA, By, ClassSettings, Criterion, SampleSize
 from mmlca.sequences.forms import PLAIN, Form, make_form
@@ -42,6 +43,7 @@ def select_n_classes(
     criterion: Criterion = _DEFAULTS.criterion,
     n: SampleSize = _DEFAULTS.count,
     blrt: int = 0,
+    resamples: int = 0,
     progress: Callable[[str, int], None] | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
@@ -55,32 +57,38 @@ def select_n_classes(
         Every fit uses the same one, so that adding a site or a K changes no other fit, and
         each fit is that of `MixtureMarkov(K, seed=seed)`.
     by : "steps" or "course"
-        Fit mixtures of Markov chains, or latent classes of the time course (`CourseClasses`), whose
-        criteria count the parameters of states that occur. Their BIC and that of chains cannot be
-        compared with each other to choose between the two, which answer different questions.
+        Fit mixtures of Markov chains, or latent classes of the time course (`CourseClasses`). Their
+        BIC and that of chains cannot be compared with each other to choose between the two, which
+        answer different questions.
     forms : forms of chains to compare as well, optional
         Each "plain", or a dictionary of `stays`, `periods` and `shared` of `MixtureMarkov`, as in
-        ["plain", {"stays": (2, 4)}]. One of all forms and K is chosen. Here the criteria count
-        the parameters of cells that occur in the data, for plain chains too. If windows are
-        missing, all forms leave out the steps that any of them does, plain chains too, since
-        likelihoods of different steps cannot be compared; a warning counts them.
+        ["plain", {"stays": (2, 4)}]. One of all forms and K is chosen. If windows are missing, all
+        forms leave out the steps that any of them does, plain chains too, since likelihoods of
+        different steps cannot be compared; a warning counts them.
     criterion : the one that chooses; smaller is better for all of them
     n : what BIC, SABIC, CAIC and ICL count (see `MixtureMarkov.bic`)
     blrt : int
         Simulations of the bootstrap likelihood-ratio test of each K against K − 1, at most; 0: no
         test. See `bootstrap_lrt`.
+    resamples : int
+        Sets of as many patients, drawn with replacement, for each of which the criterion chooses
+        again; each costs as much as the whole table without them. 0: none.
     progress : called with site and K before each fit
     **settings : passed to `MixtureMarkov`, or to `CourseClasses`
 
     Returns
     -------
     DataFrame
-        One row per site and K: `loglik`, `parameters`, `aic`, `bic`, `sabic`, `caic`, `icl`,
-        `entropy` (entropy R² of Ramaswamy et al. 1993), `posterior` (mean probability of a
-        patient's own class), `smallest` (share of the smallest class), `sizes` (shares of all
-        classes in percent), with `blrt` also `blrt_p` and its Monte-Carlo error `blrt_error` (NaN
-        for K = 1), `replicated` and `searches` (so many of the independent searches reached the
-        maximum, see `MixtureMarkov`), `converged`, and `chosen`, true for the best K of the site.
+        One row per site and K: `loglik`, `parameters` (those that the data inform, see
+        `MixtureMarkov`), `parameters_all` (the textbook's count), `aic`, `bic`, `bic_all` (BIC by
+        `parameters_all`), `sabic`, `caic`, `icl`, `entropy` (entropy R² of Ramaswamy et al. 1993),
+        `posterior` (mean probability of a patient's own class), `smallest` (share of the smallest
+        class), `sizes` (shares of all classes in percent), with `blrt` also `blrt_p` and its
+        Monte-Carlo error `blrt_error` (NaN for K = 1), with `resamples` also `resampled` (how many
+        of the resamples choose this K) and, for chains, `jaccard` (of the class that `bootstrap`
+        finds again least well, its mean Jaccard index with its counterpart in as many refits),
+        `replicated` and `searches` (so many of the independent searches reached the maximum, see
+        `MixtureMarkov`), `converged`, and `chosen`, true for the best K of the site.
         With `forms` the column `form` names them, and `chosen` marks one row of all forms.
         `vote` gives the sites' majority; it is also in `.attrs["n_classes"]`.
         `compare_criteria` says in words where the criteria disagree.
@@ -96,6 +104,12 @@ def select_n_classes(
     2
     """
     whole_number(blrt, 0, "blrt")
+    whole_number(resamples, 0, "resamples")
+    if resamples == 1 or (resamples and forms is not None):
+        raise InputError(
+            "resamples are at least 2, and of one form of chains: leave out forms, and give stays "
+            "or periods instead."
+        )
     one_of(by, get_args(By), "by")
     if by == "course" and (forms is not None or blrt):
         raise InputError(
@@ -112,7 +126,10 @@ def select_n_classes(
             if progress is not None:
                 progress(str(site), k)
             fits[site, k] = fit_quietly(CourseClasses(k, seed=seed, **settings), sites[site])
-        table = _choose(_criteria_of(fits, n, None), criterion)
+        table = _criteria_of(fits, n, None)
+        if resamples:
+            table = _support(table, fits, sites, resamples, seed, criterion, n)
+        table = _choose(table, criterion)
         return table if several else table.drop(columns="site")
     own = make_form(*(settings.pop(name, None) for name in Form._fields))
     tried = [own] if forms is None else _read_forms(forms, own)
@@ -128,7 +145,9 @@ def select_n_classes(
                 tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept, **parts_of)
             model = MixtureMarkov(k, seed=seed, **parts_of, **settings)
             fits[site, k] = fit_quietly(model, sites[site], finest)
-        table = _criteria_of(fits, n, tests if blrt else None, by_cells=forms is not None)
+        table = _criteria_of(fits, n, tests if blrt else None)
+        if resamples:
+            table = _support(table, fits, sites, resamples, seed, criterion, n)
         parts.append(table if forms is None else table.assign(form=form.title))
     table = _choose(pd.concat(parts, ignore_index=True), criterion)
     return table if several else table.drop(columns="site")
@@ -234,23 +253,18 @@ def compare_fits(
     fits: Mapping[tuple[str, int], MixtureMarkov],
     criterion: Criterion,
     n: SampleSize,
-    by_cells: bool = False,
 ) -> pd.DataFrame:
-    """The table of `select_n_classes` from the fits, by site and K.
-
-    `by_cells` counts the parameters of cells that occur, so that forms can be compared.
-    """
-    return _choose(_criteria_of(fits, n, None, by_cells), criterion)
+    """The table of `select_n_classes` from the fits, by site and K."""
+    return _choose(_criteria_of(fits, n, None), criterion)
 
 
 def _criteria_of(
     fits: Mapping[tuple[str, int], AnyModel],
     n: SampleSize,
     tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None,
-    by_cells: bool = False,
 ) -> pd.DataFrame:
     """The table without the choice."""
-    rows = [{"site": site, **_row(m, k, n, by_cells)} for (site, k), m in fits.items()]
+    rows = [{"site": site, **_row(m, k, n)} for (site, k), m in fits.items()]
     table = pd.DataFrame(rows)
     if tests is not None:
         found = [tests.get(pair) for pair in fits]
@@ -291,6 +305,75 @@ def sum_by_form(table: pd.DataFrame, criterion: str) -> pd.Series:
     return best.groupby("form", sort=False).sum()
 
 
+# --- the choice in resamples --------------------------------------------------------------
+
+
+def resampled_choices(
+    models: Mapping[int, AnyModel],
+    data: Sequences,
+    n: int,
+    seed: int,
+    criterion: Criterion,
+    count: SampleSize,
+    n_jobs: int = 1,
+) -> list[int]:
+    """The number of classes that the criterion chooses for each of n resamples of the patients.
+
+    `models` by number of classes, which need not be fitted, give the settings. Left out are numbers
+    of classes for which a resample has too few different patients, and resamples of which no model
+    can be fitted.
+    """
+    used = data if (data.weights > 0).all() else data[data.weights > 0]
+    even = np.full(len(used), 1 / len(used))
+
+    def choose(rng: np.random.Generator) -> int | None:
+        part = used.reweight(used.weights * rng.multinomial(len(used), even))
+        values = {}
+        for k, model in models.items():
+            try:
+                fit = fit_quietly(clone(model), part)
+            except InputError:
+                continue
+            values[k] = fit.criteria(count)[criterion]
+        return min(values, key=lambda k: (values[k], k)) if values else None
+
+    chosen = in_threads(choose, np.random.default_rng(seed).spawn(n), n_jobs)
+    return [k for k in chosen if k is not None]
+
+
+def _support(
+    table: pd.DataFrame,
+    fits: Mapping[tuple[str, int], AnyModel],
+    sites: Mapping[str, Sequences],
+    n: int,
+    seed: int,
+    criterion: Criterion,
+    count: SampleSize,
+) -> pd.DataFrame:
+    """The table with how often resamples choose each number, and whether its classes are found."""
+    resampled, jaccard = {}, {}
+    for site, data in sites.items():
+        models = {k: model for (name, k), model in fits.items() if name == site}
+        chosen = resampled_choices(models, data, n, seed, criterion, count)
+        for k, model in models.items():
+            resampled[site, k] = chosen.count(k)
+            if isinstance(model, MixtureMarkov):
+                jaccard[site, k] = _least_stable(model, data, n, seed)
+    last = ["replicated", "searches", "converged"]
+    table["resampled"] = [resampled[pair] for pair in fits]
+    if jaccard:
+        table["jaccard"] = [jaccard[pair] for pair in fits]
+    return table[[name for name in table.columns if name not in last] + last]
+
+
+def _least_stable(model: MixtureMarkov, data: Sequences, n: int, seed: int) -> float:
+    """Mean Jaccard index of the least stable class; 0 where nearly all refits lose a class."""
+    try:
+        return float(bootstrap(model, data, n, seed).stability["jaccard"].min())
+    except InputError:
+        return 0.0
+
+
 def vote(table: pd.DataFrame) -> int:
     """The number of classes that most sites chose; of equals, the smaller one."""
     counts = table.loc[table["chosen"], "classes"].value_counts()
@@ -298,12 +381,12 @@ def vote(table: pd.DataFrame) -> int:
 
 
 def compare_criteria(table: pd.DataFrame) -> str:
-    """What each criterion chooses, in a sentence per site.
+    """What each criterion chooses, and how well resamples support it, in sentences per site.
 
     Parameters
     ----------
     table : DataFrame
-        From `select_n_classes`.
+        From `select_n_classes`. "The textbook's BIC" is the column `bic_all`.
 
     Examples
     --------
@@ -311,16 +394,21 @@ def compare_criteria(table: pd.DataFrame) -> str:
     ...                                "aic": [9.0, 7.0, 6.0]}))
     'BIC chooses 2 classes, AIC 3, the largest number tried: try more.'
     """
-    describe = _forms_sentence if "form" in table.columns else _criteria_sentence
+    criterion = table.attrs.get("criterion", "bic")
+
+    def describe(rows: pd.DataFrame) -> str:
+        if "form" in table.columns:
+            return _forms_sentence(rows, criterion)
+        return " ".join([_criteria_sentence(rows), *support_sentences(rows, criterion)])
+
     if "site" not in table.columns:
         return describe(table)
     parts = table.groupby("site", sort=False)
     return " ".join(f"{site}: {describe(rows)}" for site, rows in parts)
 
 
-def _forms_sentence(table: pd.DataFrame) -> str:
+def _forms_sentence(table: pd.DataFrame, criterion: str) -> str:
     """Which form is chosen with how many classes, and what each of the others would give."""
-    criterion = table.attrs.get("criterion", "bic")
     best = table.loc[table[criterion].idxmin()]
     parts = [
         f"{criterion.upper()} chooses {best['form']} chains with "
@@ -336,14 +424,45 @@ def _forms_sentence(table: pd.DataFrame) -> str:
     return f"{'; '.join(parts)}."
 
 
+def number_by_criterion(table: pd.DataFrame) -> dict[str, int]:
+    """The number of classes that each criterion of a site chooses, and the bootstrap test."""
+    names = {name: name.upper() for name in CRITERIA} | {"bic_all": "the textbook's BIC"}
+    numbers = {
+        title: int(table.loc[table[name].idxmin(), "classes"])
+        for name, title in names.items()
+        if name in table.columns
+    }
+    if "blrt_p" in table.columns:
+        numbers["the bootstrap test"] = _choose_by_tests(table)
+    return numbers
+
+
+def support_sentences(table: pd.DataFrame, criterion: str) -> list[str]:
+    """How often resamples choose the number of a site, and whether its classes are found again."""
+    best = table.loc[table[criterion].idxmin()]
+    k, sentences = int(best["classes"]), []
+    if "resampled" in table.columns:
+        pairs = zip(table["classes"].astype(int), table["resampled"].astype(int), strict=True)
+        counts = dict(sorted(pairs))
+        n, same = sum(counts.values()), counts.pop(k)
+        others = "".join(f", {m:,} {j}" for j, m in counts.items() if m)
+        doubt = "; most do not choose the number of all patients" if 2 * same < n else ""
+        sentences.append(
+            f"Of {n:,} resamples of the patients, {same:,} choose "
+            f"{counted(k, 'class', 'classes')}{others}{doubt}."
+        )
+    if k > 1 and "jaccard" in table.columns and best["jaccard"] < STABLE:
+        sentences.append(
+            f"Not all of the {k} classes are stable: one has a mean Jaccard index of "
+            f"{best['jaccard']:.2f} with its counterpart in refits (stable: at least {STABLE})."
+        )
+    return sentences
+
+
 def _criteria_sentence(table: pd.DataFrame) -> str:
     choices: dict[int, list[str]] = {}
-    for name in CRITERIA:
-        if name in table.columns:
-            best = int(table.loc[table[name].idxmin(), "classes"])
-            choices.setdefault(best, []).append(name.upper())
-    if "blrt_p" in table.columns:
-        choices.setdefault(_choose_by_tests(table), []).append("the bootstrap test")
+    for name, number in number_by_criterion(table).items():
+        choices.setdefault(number, []).append(name)
     most = int(table["classes"].max())
     edge = ", the largest number tried: try more" if most in choices and len(table) > 1 else ""
     if len(choices) == 1:
@@ -367,26 +486,14 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
     return int(table["classes"].max())
 
 
-def criteria_of(model: AnyModel, n: SampleSize, by_cells: bool) -> dict[str, float]:
-    """The number of parameters and the criteria of a fit.
-
-    `by_cells` counts the parameters of cells that occur in the data, for plain chains too.
-    """
-    n_parameters, criteria = model.n_parameters_, model.criteria(n)
-    if by_cells and isinstance(model, MixtureMarkov):
-        n_parameters = model.n_occurring_
-        size = model.n_sequences_ if n == "sequences" else model.n_timepoints_
-        entropy = model.classification_entropy_
-        criteria = information_criteria(model.loglik_, n_parameters, size, entropy)
-    named = {name: float(criteria[name]) for name in ("aic", "bic", "sabic", "caic", "icl")}
-    return {"parameters": n_parameters} | named
-
-
-def _row(model: AnyModel, k: int, n: SampleSize, by_cells: bool) -> dict[str, Any]:
+def _row(model: AnyModel, k: int, n: SampleSize) -> dict[str, Any]:
+    criteria = model.criteria(n) | {"bic_all": model.criteria(n, all_cells=True)["bic"]}
     return {
         "classes": k,
         "loglik": model.loglik_,
-        **criteria_of(model, n, by_cells),
+        "parameters": model.n_parameters_,
+        "parameters_all": model.n_cells_,
+        **{name: criteria[name] for name in ("aic", "bic", "bic_all", "sabic", "caic", "icl")},
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
         "smallest": float(model.weights_.min()),

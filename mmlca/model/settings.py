@@ -142,12 +142,24 @@ class InferenceSettings(Settings):
     diagnostics: bool = setting(
         True, "Tests of the fit: residuals, memory, lengths of stays, halves of the time."
     )
+    second_opinion: bool = setting(
+        True,
+        "Compare the clusters with latent classes of the time course and with distances, and look "
+        "for several courses in one cluster.",
+    )
     simulations: int = setting(
         199, "Simulated data sets for each test of shared courses and of the fit.", ge=1
     )
     bootstrap: int = setting(0, "Refits of each site's own model, such as 500; 0: none.", ge=0)
     blrt: int = setting(
         0, "Samples of the tests against one class fewer and more, such as 99; 0: none.", ge=0
+    )
+
+    choices: int = setting(
+        0,
+        "Resamples of each site's patients for which the number of classes is chosen again, such "
+        "as 50; each costs as much as the site's choice. 0: none.",
+        ge=0,
     )
 
     @model_validator(mode="after")

@@ -148,7 +148,7 @@ class ModelFile(_Strict):
     converged: bool
     n_replicated: Annotated[int, Field(ge=0)]
     n_searches: Annotated[int, Field(ge=0)] | None = None  # absent from older files
-    n_occurring: Annotated[int, Field(ge=0)] | None = None
+    n_cells: Annotated[int, Field(ge=0)] | None = None  # where absent, `n_parameters` is this
 
 
 class FormFile(ModelFile):
@@ -227,6 +227,8 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
     model._set_params_(chains, tuple(content.states), groups, shares)
     for name in _ATTRIBUTES:
         setattr(model, f"{name}_", getattr(content, name))
+    if content.n_cells is None:
+        model.n_cells_ = content.n_parameters
     if (part := content.covariates) is not None:
         design = Design.from_dict(part.design.model_dump())
         shape = len(design.columns), chains.n_classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -134,7 +134,7 @@ def compare_numbers(
     if finest is not None and study.form_rule != "compare":
         forms, finest = [used_form(study)], None
     fits = {form: _fit_numbers(study, sites, form, processes, progress, finest) for form in forms}
-    tables = {form: _table_of(study, part, len(forms) > 1) for form, part in fits.items()}
+    tables = {form: _table_of(study, part) for form, part in fits.items()}
     table = pd.concat(list(tables.values()), ignore_index=True)
     used = used_form(study)
     if study.form_rule == "compare":
@@ -144,7 +144,7 @@ def compare_numbers(
     own = fits[used]
     if resamples:
         more = _fit_numbers(study, resamples, used, processes, progress, finest)
-        table = pd.concat([table, _table_of(study, more, len(forms) > 1)], ignore_index=True)
+        table = pd.concat([table, _table_of(study, more)], ignore_index=True)
         own = own | more
     return Comparison(table, used, own, finest is None)
 
@@ -187,9 +187,9 @@ def _fit_numbers(
     return _fit_all(study, data, tried, form, processes, progress, finest)
 
 
-def _table_of(study: Study, fits: Fits, by_cells: bool) -> pd.DataFrame:
+def _table_of(study: Study, fits: Fits) -> pd.DataFrame:
     rules = study.classes
-    table = comparison(fits, rules.criterion, rules.count, by_cells=by_cells)
+    table = comparison(fits, rules.criterion, rules.count)
     return table.rename(columns={"model": "site"})
 
 
@@ -246,7 +246,7 @@ def _fit_all(
     if sum(len(data[name].patterns) * k for name, k in wanted) > _LARGE:
         processes.start()
     n_jobs = processes.n // max(len(wanted), 1) if processes.running else processes.n
-    settings = {"seed": study.seed, "n_jobs": max(n_jobs, 1), **_search(study), **form._asdict()}
+    settings = study.fit_settings | form._asdict() | {"seed": study.seed, "n_jobs": max(n_jobs, 1)}
     tasks = {
         (name, k): processes.submit(
             _fit_one, name, MixtureMarkov(k, **settings), data[name], finest
@@ -292,12 +292,6 @@ def free_numbers(
     rules = study.ensemble
     settings = {"weights": rules.weights, "distance": rules.distance, "method": rules.method}
     return suggest_n_clusters(models, sequences, seed=study.seed, **settings).reset_index()
-
-
-def _search(study: Study) -> dict[str, Any]:
-    """The settings of every fit, also of those that compare numbers of classes."""
-    rules = study.model
-    return {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
 
 
 # --- clusters -----------------------------------------------------------------------------

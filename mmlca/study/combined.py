@@ -127,11 +127,9 @@ def site_patients(
         for name, model in (*analysis.models.items(), *analysis.own.items())
         if site_of(name) == site
     }
-    by_cells = False
     if choice is not None:
         choice = choice.rename(columns={"site": "model"})
         choice = choice[choice["model"].map(site_of) == site]
-        by_cells = choice["form"].nunique() > 1
     alone = analysis.ensemble is None
     groups = {ONLY if alone else ENSEMBLE: analysis.clusters[site]}
     if not alone:
@@ -145,7 +143,7 @@ def site_patients(
         labels=analysis.labels[site],
         certainty=analysis.certainty[site],
         own=analysis.own[site],
-        fits=fit_table(models, analysis.labels[site], by_cells=by_cells),
+        fits=fit_table(models, analysis.labels[site]),
         choice=choice,
         memberships=analysis.memberships.get(site),
         rounding=rounding_of(study, {site: analysis.clusters[site]}),

@@ -119,7 +119,7 @@ def count_text(study: Study, count: float) -> str:
 # --- few digits ---------------------------------------------------------------------------
 
 DECIMALS: dict[str, int] = {
-    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
+    **dict.fromkeys(("loglik", "bic", "bic_all", "aic", "sabic", "caic", "icl"), 0),
     **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
     **dict.fromkeys(("norm", "debiased", "low", "high", "estimate", "difference"), 3),
 }

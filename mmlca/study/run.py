@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 
 _AFTER_SUGGEST = (*FOR_REPORT, "privacy")
-_AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
+_AFTER_FITS = (*FOR_REPORT, "ensemble")  # criteria depend on min_count
 
 PATIENTS = (
     # each site prepares its patients' data and fits models to them

@@ -513,6 +513,13 @@ class Study(Settings):
         return make_form(stays, rules.periods, rules.shared)
 
     @property
+    def fit_settings(self) -> dict[str, Any]:
+        """The settings of every fit, also of those that compare numbers of classes."""
+        rules, least = self.model, max(self.privacy.min_count, 1)
+        settings = {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
+        return settings | {"min_patients": least}
+
+    @property
     def from_records(self) -> bool:
         """Whether any site's sequences are built by the rules."""
         return any(site.sequences is None for site in self.sites.values())

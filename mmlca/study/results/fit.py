@@ -186,7 +186,7 @@ class Fits:
         How models were fitted, those of resamples first.
     choice : DataFrame or None
         Numbers of classes compared; its column "site" also names resamples.
-    parameters, class_tests, stability : DataFrame or None
+    parameters, class_tests, choices, stability : DataFrame or None
     diagnostics : {site: Diagnostics}
         Of each site's own model.
     tests : DataFrame or None
@@ -197,6 +197,7 @@ class Fits:
     choice: pd.DataFrame | None
     parameters: pd.DataFrame | None
     class_tests: pd.DataFrame | None
+    choices: pd.DataFrame | None
     stability: pd.DataFrame | None
     diagnostics: dict[str, Diagnostics]
     tests: pd.DataFrame | None
@@ -228,6 +229,7 @@ def fits_of(results: Results) -> Fits:
         choice=_choice(results),
         parameters=_known(stacked(results, "parameters")),
         class_tests=_known(stacked(results, "class_tests")),
+        choices=_known(stacked(results, "choices")),
         stability=_known(stacked(results, "stability")),
         diagnostics=diagnostics,
         tests=_known(tests),

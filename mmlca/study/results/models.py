@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.inference import OVERLAP, OverlapWarning, information_criteria
 from mmlca.model.resampling import Bootstrap, bootstrap
-from mmlca.model.selection import bootstrap_lrt, compare_fits, criteria_of
+from mmlca.model.selection import bootstrap_lrt, compare_fits, resampled_choices
 from mmlca.model.settings import CRITERIA
 from mmlca.sequences.forms import PLAIN
 from mmlca.study.release import DECIMALS, round_indices
@@ -26,16 +27,13 @@ from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.disclosure import EVERYONE, Rounding, hide_parts, hides, is_small, show_counts
 
 if TYPE_CHECKING:
-    from mmlca.model.estimator import MixtureMarkov
     from mmlca.model.settings import Criterion, SampleSize
     from mmlca.sequences.type import Sequences
     from mmlca.study.results.site import SitePatients
     from mmlca.study.settings import Study
 
 
-def fit_table(
-    models: Mapping[str, MixtureMarkov], labels: pd.DataFrame, *, by_cells: bool = False
-) -> pd.DataFrame:
+def fit_table(models: Mapping[str, MixtureMarkov], labels: pd.DataFrame) -> pd.DataFrame:
     """How each model was fitted, exactly.
 
     Parameters
@@ -43,10 +41,7 @@ def fit_table(
     models : {name: MixtureMarkov}
     labels : DataFrame, patients × models
         To see which classes are the most likely one of any patient.
-    by_cells : bool
-        Count the parameters of cells that occur, as where forms of chains are compared.
     """
-    criteria = {name: criteria_of(model, "sequences", by_cells) for name, model in models.items()}
     return pd.DataFrame(
         [
             {
@@ -54,9 +49,11 @@ def fit_table(
                 "patients": model.n_sequences_,
                 "form": model.form.title,
                 "classes": len(model.weights_),
-                "parameters": criteria[name]["parameters"],
+                "parameters": model.n_parameters_,
+                "parameters_all": model.n_cells_,
                 "loglik": model.loglik_,
-                "bic": criteria[name]["bic"],
+                "bic": model.bic(),
+                "bic_all": model.criteria(all_cells=True)["bic"],
                 "entropy": model.entropy(),
                 "smallest": float(model.params_.weights.min()),
                 "replicated": model.n_replicated_,
@@ -73,8 +70,6 @@ def comparison(
     fits: Mapping[tuple[str, int], MixtureMarkov],
     criterion: Criterion,
     count: SampleSize,
-    *,
-    by_cells: bool = False,
 ) -> pd.DataFrame:
     """Models of different numbers of classes compared, exactly.
 
@@ -83,8 +78,6 @@ def comparison(
     fits : {(name, number of classes): MixtureMarkov}
     criterion : the one that chooses
     count : what the criteria count
-    by_cells : bool
-        As in `fit_table`.
 
     Returns
     -------
@@ -92,7 +85,7 @@ def comparison(
         That of `select_n_classes`, with the names in `model` instead of `site`, the numbers of
         `patients`, the `form` of the chains, and `sizes` as lists of shares.
     """
-    table = compare_fits(fits, criterion, count, by_cells).rename(columns={"site": "model"})
+    table = compare_fits(fits, criterion, count).rename(columns={"site": "model"})
     models = [fits[row] for row in zip(table["model"], table["classes"], strict=True)]
     return table.assign(
         form=[model.form.title for model in models],
@@ -104,6 +97,8 @@ def comparison(
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     min_count, site, rounding = study.privacy.min_count, patients.site, patients.rounding
     tables = _inference(study, patients)
+    if study.inference.choices and patients.choice is not None and patients.own is not None:
+        tables["choices"] = _choices(study, patients.own, patients.sequences)
     if patients.fits is not None:
         tables["models"] = shown_fits(patients.fits, site, min_count, rounding)
     if patients.choice is not None:
@@ -190,7 +185,11 @@ def _of_shown_likelihood(
     ).clip(lower=1)
     entropy = (1 - table["entropy"].round(DECIMALS["entropy"])) * shown * np.log(table["classes"])
     criteria = information_criteria(loglik, p, counted, entropy)
-    return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
+    shown = {c: criteria[c] for c in CRITERIA if c in table}
+    if "bic_all" in table:
+        p_all = table["parameters_all"].astype(float)
+        shown["bic_all"] = information_criteria(loglik, p_all, counted, entropy)["bic"]
+    return table.assign(loglik=loglik, **shown)
 
 
 # --- how certain the site's own model is ------------------------------------------------
@@ -290,6 +289,18 @@ def _class_tests(study: Study, model: MixtureMarkov, data: Sequences) -> pd.Data
     return pd.DataFrame(rows)
 
 
+def _choices(study: Study, model: MixtureMarkov, data: Sequences) -> pd.DataFrame:
+    """How many resamples of the patients choose each number of classes, in the form used."""
+    rules, form = study.classes, model.form._asdict()
+    models = {
+        k: MixtureMarkov(k, seed=study.seed, **study.fit_settings, **form)
+        for k in sorted(set(rules.candidates))
+    }
+    n, n_jobs = study.inference.choices, study.n_jobs or -1
+    chosen = resampled_choices(models, data, n, study.seed, rules.criterion, rules.count, n_jobs)
+    return pd.DataFrame({"classes": list(models), "resamples": [chosen.count(k) for k in models]})
+
+
 def _stability(study: Study, patients: SitePatients, refits: Bootstrap) -> pd.DataFrame:
     found = refits.stability.assign(site=patients.site, group=refits.stability["class"])
     return show_counts(
@@ -311,9 +322,14 @@ _FIT = {
     "patients": Column("count", "patients that the model was fitted to"),
     "form": _FORM,
     "classes": _CLASSES,
-    "parameters": Column("whole", "number of free parameters"),
+    "parameters": Column(
+        "whole",
+        "free parameters of first states and transitions that at least min_count patients make",
+    ),
+    "parameters_all": Column("whole", "free parameters of all first states and transitions"),
     "loglik": Column("number", "log-likelihood"),
-    "bic": Column("number", "Bayesian information criterion"),
+    "bic": Column("number", "Bayesian information criterion, by `parameters`"),
+    "bic_all": Column("number", "the same by `parameters_all`, as textbooks count"),
     "entropy": Column("number", "entropy R²"),
     "smallest": Column("number", "share of the smallest class"),
     "replicated": Column("whole", "independent searches that reached the maximum"),
@@ -361,6 +377,10 @@ PART = Part(
             "p_value": Column("number", "bootstrap p-value"),
             "mc_error": Column("number", "Monte-Carlo error of the p-value"),
             "simulations": Column("whole", "samples from the smaller model"),
+        },
+        "choices": {
+            "classes": _CLASSES,
+            "resamples": Column("whole", "resamples of the patients that choose this number"),
         },
         "stability": {
             "class": _OWN_CLASS,

@@ -14,6 +14,7 @@ from mmlca.study.results import (
     groups,
     labs,
     models,
+    opinions,
     strata,
     survival,
 )
@@ -33,6 +34,7 @@ PARTS: tuple[Part, ...] = (
     about.TABLE_ONE,
     models.PART,
     fit.PART,
+    opinions.PART,
     effects.PART,
     survival.PART,
     strata.PART,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from font.weights import RECORD
 from mmlca.figures.models import plot_selection
-from mmlca.model.selection import compare_criteria
+from mmlca.model.selection import compare_criteria, support_sentences
+from mmlca.model.settings import CRITERIA
 from mmlca.sequences.checks import listed
 from mmlca.study.headline import Kind, pick, votes
 from mmlca.study.report.content import Item
@@ -19,8 +22,6 @@ from mmlca.study.words import by_sentence, sentences, span
 from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
@@ -53,6 +54,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             lambda: plot_selection(fits, study.classes.criterion, chosen="chosen"),
             f"Line plot of {criterion} against the number of classes.",
         )
+        yield _support_item(study, findings)
     if (suggested := findings.combined.suggested) is not None:
         yield Item(
             "suggested",
@@ -67,6 +69,80 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         )
 
 
+def _own_patients(study: Study) -> str:
+    return "the patients" if len(study.sites) == 1 else "each site's patients"
+
+
+def _support(study: Study, findings: Findings) -> dict[str, pd.DataFrame]:
+    """The models of the form used at each site, with what resamples and refits say of them.
+
+    `resampled` counts the resamples that choose a number, `jaccard` is of the least stable class of
+    the site's own model.
+    """
+    fits, support = findings.fits, {}
+    assert fits.choice is not None
+    choice = form_choice.of_sites(study, fits.choice[fits.choice["form"] == fits.form])
+    for site, rows in choice.groupby("site", sort=False):
+        rows = rows.drop(columns=["site", "form"])
+        chosen = rows["chosen"].astype(bool)  # by exact numbers: few digits may say otherwise
+        best = rows[study.classes.criterion].min()
+        rows[study.classes.criterion] = rows[study.classes.criterion].mask(chosen, best)
+        rows = pd.concat([rows[chosen], rows[~chosen]], ignore_index=True)
+        rows["classes"] = rows["classes"].astype(int)
+        if fits.choices is not None:
+            counts = fits.choices[fits.choices["site"] == site].set_index("classes")["resamples"]
+            rows["resampled"] = rows["classes"].map(counts).fillna(0).astype(int)
+        if fits.stability is not None:
+            least = fits.stability.loc[fits.stability["site"] == site, "jaccard"].min()
+            rows["jaccard"] = rows["classes"].map({int(fits.own.at[site, "classes"]): least})
+        support[str(site)] = rows
+    return support
+
+
+def _support_item(study: Study, findings: Findings) -> Item:
+    """Which number of classes each criterion chooses, and how sure the choice is."""
+    criterion, support = study.classes.criterion, _support(study, findings)
+    table, said = [], {}
+    for site, rows in support.items():
+        names = [name for name in (*CRITERIA, "bic_all") if name in rows]
+        numbers = {name: int(rows.loc[rows[name].idxmin(), "classes"]) for name in names}
+        row: dict[str, Any] = {"site": site, **numbers}
+        best = rows.loc[rows[criterion].idxmin()]
+        if "resampled" in rows:
+            row |= {"resamples_agree": int(best["resampled"])}
+            row |= {"resamples": int(rows["resampled"].sum())}
+        if "jaccard" in rows:
+            row["jaccard_least"] = best["jaccard"]
+        table.append(row)
+        said[site] = [compare_criteria(rows[["classes", *names]])]
+        said[site] += support_sentences(rows, criterion)
+    several = len(support) > 1
+    texts = [
+        f"{sites}: {text}" if several else text[:1].upper() + text[1:]
+        for sites, text in by_sentence(said)
+    ]
+    more = "resamples_agree" in table[0]
+    return Item(
+        "support",
+        "How sure is the number of classes?",
+        sentences(
+            f"The number of classes that each criterion chooses. {criterion.upper()} is the one "
+            f"that the study uses; it counts {form_choice.what_counts(study)}.",
+            f"Beside it is how many resamples of {_own_patients(study)} choose the same number. "
+            "Resamples contain patients several times, which favours larger numbers."
+            if more
+            else "",
+            "The Jaccard index is that of the class of the site's own model which refits find "
+            "again least well; it is blank where that model has another number of classes."
+            if "jaccard_least" in table[0]
+            else "",
+            " ".join(texts),
+        ),
+        pd.DataFrame(table),
+        Plain(),
+    )
+
+
 def _shown(choice: pd.DataFrame, min_count: int) -> pd.DataFrame:
     """The table as people read it, with the sizes of all classes as a text of percentages."""
     digits = 0 if hides(min_count) else 1
@@ -77,8 +153,8 @@ def _shown(choice: pd.DataFrame, min_count: int) -> pd.DataFrame:
         for shares in choice["sizes"]
     ]
     table = whole_numbers(choice.assign(sizes=sizes), "selection")
-    columns = ["site", "form", "classes", "loglik", "parameters"]
-    columns += ["aic", "bic", "sabic", "caic", "icl"]
+    columns = ["site", "form", "classes", "loglik", "parameters", "parameters_all"]
+    columns += ["aic", "bic", "bic_all", "sabic", "caic", "icl"]
     columns += ["entropy", "posterior", "smallest", "sizes", "replicated", "searches"]
     return table[[*columns, "converged", "chosen"]]
 
@@ -100,6 +176,17 @@ def _whose(study: Study) -> str:
 def methods(study: Study, findings: Findings) -> list[str]:
     """How the form of the chains and the number of classes were chosen."""
     of_form = form_choice.methods(study, findings)
+    if findings.fits.choice is not None:
+        of_form.append(
+            f"Criteria count {form_choice.what_counts(study)}, since the data say nothing about "
+            "the others; textbooks count these too, and the table of models compared has both."
+        )
+    if findings.fits.choices is not None:
+        of_form.append(
+            "How sure this choice is was judged by choosing again for "
+            f"{study.inference.choices:,} resamples of {_own_patients(study)}, drawn with "
+            "replacement."
+        )
     if study.classes.number != "vote":
         return of_form
     who = " for most sites' own data (in a tie, the smaller number)"
@@ -120,7 +207,7 @@ def cautions(study: Study, findings: Findings) -> list[str]:
             *form_choice.cautions(study, findings),
             *_other_choices(study, findings, choice),
             *_suggestions(findings),
-            *_criteria_that_disagree(study, choice[choice["form"] == findings.fits.form]),
+            *_criteria_that_disagree(study, findings),
         ]
     return [*of_choice, *_tests_that_disagree(findings)]
 
@@ -128,9 +215,9 @@ def cautions(study: Study, findings: Findings) -> list[str]:
 def _other_choices(study: Study, findings: Findings, choice: pd.DataFrame) -> list[str]:
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
     k, (sites, resamples) = int(clusters.value), votes(study, choice)
-    others = {site: str(chosen) for site, chosen in sites.items() if chosen != k}
+    others = {site: f"{chosen:.0f}" for site, chosen in sites.items() if chosen != k}
     counts = resamples[resamples != k].value_counts()
-    others |= {f"{n} of {len(resamples)} resamples": str(c) for c, n in counts.items()}
+    others |= {f"{n} of {len(resamples)} resamples": f"{c:.0f}" for c, n in counts.items()}
     notes = []
     if others:
         chosen = listed([f"{name} chose {number}" for name, number in others.items()])
@@ -167,13 +254,24 @@ def _suggestions(findings: Findings) -> list[str]:
     ]
 
 
-def _criteria_that_disagree(study: Study, choice: pd.DataFrame) -> list[str]:
-    of_sites = form_choice.of_sites(study, choice).drop(columns="form").groupby("site")
-    said = {site: [compare_criteria(rows.drop(columns="site"))] for site, rows in of_sites}
-    return [
+def _criteria_that_disagree(study: Study, findings: Findings) -> list[str]:
+    """Criteria that choose other numbers, and resamples most of which do."""
+    criterion, support = study.classes.criterion, _support(study, findings)
+    columns = ["resampled", "jaccard"]
+    said = {
+        site: [compare_criteria(rows.drop(columns=columns, errors="ignore"))]
+        for site, rows in support.items()
+    }
+    notes = [
         f"The criteria disagree at {sites}: {sentence}"
         for sites, sentence in by_sentence(said)
         if not sentence.startswith("All criteria")
+    ]
+    doubts = {site: support_sentences(rows, criterion) for site, rows in support.items()}
+    return notes + [
+        f"{sites}: {sentence}"
+        for sites, sentence in by_sentence(doubts)
+        if "most do not" in sentence or "Not all" in sentence
     ]
 
 

@@ -92,6 +92,13 @@ def _amount(study: Study, value: float) -> str:
     return f"{value:,.0f}" if hides(study.privacy.min_count) else f"{value:,.1f}"
 
 
+def what_counts(study: Study) -> str:
+    """The parameters that criteria count, in words."""
+    least = study.fit_settings["min_patients"]
+    who = "that occur" if least == 1 else f"that at least {least} patients of a site make"
+    return f"the parameters of first states and transitions {who}"
+
+
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """The criterion by form and number of classes."""
     choice, criterion = findings.fits.choice, study.classes.criterion
@@ -124,8 +131,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         f"{name} by form of the chains",
         sentences(
             f"{name} of each form of the chains and number of classes, less the lowest of the site "
-            "(marked). It counts the parameters of transitions that occur. The last column has the "
-            "form at its best number of classes.",
+            f"(marked). It counts {what_counts(study)}. The last column has the form at its best "
+            "number of classes.",
             together if len(study.sites) > 1 else "",
             form_sentence(study, findings),
         ),
@@ -157,8 +164,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
     forms = listed([chains(form) for form in sorted([*compared, findings.fits.form])])
     return [
         f"The form of the chains was chosen by {name} from {forms}"
-        f"{where if len(study.sites) > 1 else ''}; {name} counted the parameters of transitions "
-        "that occur in the data."
+        f"{where if len(study.sites) > 1 else ''}."
     ]
 
 

@@ -31,6 +31,7 @@ from mmlca.study.sections import (
     labs,
     leaving,
     models,
+    opinions,
     outcomes,
     patients,
     refinement,
@@ -144,6 +145,7 @@ DIAGNOSTICS = (
     classes.SECTION,
     models.SECTION,
     fit.SECTION,
+    opinions.SECTION,
     ensemble.SECTION,
     Section("numbers", "All numbers", _numbers),
     Section("checklist", "Reporting checklist", _checklist),
@@ -152,7 +154,7 @@ DIAGNOSTICS = (
 PARAGRAPHS = (
     (patients.SECTION, clusters.SECTION, courses.SECTION),
     (models.SECTION, leaving.SECTION, classes.SECTION),
-    (ensemble.SECTION, refinement.SECTION, sites.SECTION),
+    (ensemble.SECTION, refinement.SECTION, opinions.SECTION, sites.SECTION),
     (labs.SECTION, fit.SECTION, covariates.SECTION, outcomes.SECTION, strata.SECTION),
 )
 """The order of the analysis, which methods and cautions follow; each row is one paragraph."""

@@ -187,7 +187,8 @@ def test_structural_zeros() -> None:
     assert (model.params_.initial[:, 1] == 0).all()
     assert (model.params_.initial[:, 2] > 0).all()
     assert model.params_.transition.sum(axis=2) == pytest.approx(np.ones((2, 3)))
-    assert model.n_parameters_ == 1 + 2 * 2 + 2 * 3 * 2 - 2 * 3
+    assert model.n_cells_ == 1 + 2 * 2 + 2 * 3 * 2 - 2 * 3
+    assert model.n_parameters_ == 1 + 2 * 2  # all begin in A and go on to A, B or C; others stay
     with pytest.raises(ValueError, match=r"steps that zeros forbids \(A → B\)"):
         MixtureMarkov(2, zeros=[("A", "B")]).fit(s)
     with pytest.raises(ValueError, match="no step at all from 'B'"):

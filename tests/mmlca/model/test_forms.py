@@ -586,7 +586,7 @@ def test_parameters_are_checked() -> None:
     ):
         with pytest.raises(InputError, match=words):
             FormParams.from_dict(given | change)
-    with pytest.raises(TypeError, match="form must be a Form with stays or periods"):
+    with pytest.raises(TypeError, match="form must be a Form with stays, periods or transitions"):
         FormParams(
             PLAIN, *(given[name] for name in ("weights", "initial", "leaving", "destination"))
         )

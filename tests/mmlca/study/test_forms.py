@@ -143,12 +143,13 @@ def test_the_comparison_is_that_of_the_library(
     sites: dict[str, mmlca.Sequences], compared: analyse.Comparison
 ) -> None:
     forms = ["plain", {"stays": (2, 4)}]
-    expected = mmlca.select_n_classes(sites, [1, 2], seed=1, n_init=3, forms=forms, prior=1e-4)
+    given: dict[str, Any] = {"n_init": 3, "prior": 1e-4, "min_patients": 11}
+    expected = mmlca.select_n_classes(sites, [1, 2], seed=1, forms=forms, **given)
     keys = ["site", "form", "classes"]
     of_sites = compared.table[compared.table["site"].isin(["A", "B"])]
     both = expected.set_index(keys).join(of_sites.set_index(keys), rsuffix="_study")
     assert len(both) == len(of_sites) == 8
-    for name in ("loglik", "parameters", "bic", "icl"):
+    for name in ("loglik", "parameters", "parameters_all", "bic", "bic_all", "icl"):
         np.testing.assert_array_equal(both[name], both[f"{name}_study"])
     assert compared.form == THREE_BINS
     assert compared.final
@@ -203,7 +204,8 @@ def test_fits_that_left_out_steps_are_not_the_models() -> None:
         assert not found.final
         found = analyse.compare_numbers(study_of(model={"form": "plain"}), data, {}, processes)
     assert found.final
-    expected = mmlca.select_n_classes(data["A"], [1, 2], seed=1, n_init=3, prior=1e-4)
+    given: dict[str, Any] = {"n_init": 3, "prior": 1e-4, "min_patients": 11}
+    expected = mmlca.select_n_classes(data["A"], [1, 2], seed=1, **given)
     np.testing.assert_array_equal(found.table["bic"], expected["bic"])
 
 
@@ -310,7 +312,7 @@ def findings_of(fits: Fits, **more: Any) -> Any:
 def test_sentences_about_leaving_are_the_numbers(
     one_site: SitePatients, shown: pd.DataFrame
 ) -> None:
-    nothing = dict.fromkeys(("choice", "class_tests", "stability", "tests"))
+    nothing = dict.fromkeys(("choice", "class_tests", "choices", "stability", "tests"))
     assert one_site.fits is not None
     fits = Fits(
         models=one_site.fits.assign(site="A"),

@@ -224,7 +224,7 @@ def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
         assert inside.any()
         np.testing.assert_array_equal(table["low"].to_numpy()[inside], low[inside])
         fitted = fit_table({"A": model}, pd.DataFrame({"A": model.predict(data)})).assign(site="A")
-        fits = Fits(fitted, None, table.assign(site="A"), None, None, {}, None)
+        fits = Fits(fitted, None, table.assign(site="A"), None, None, None, {}, None)
         findings: Any = SimpleNamespace(fits=fits, sites=["A"])
         cautions = fit.cautions(study, findings)
         (method,) = fit.methods(study, findings)

@@ -23,7 +23,6 @@ from mmlca import Hospital, MixtureMarkov
 from mmlca.cli.data import prep
 from mmlca.study import (
     Study,
-    analysis,
     read_study,
     settings_table,
     site_data,
@@ -123,8 +122,8 @@ def test_rules_are_checked_where_they_are_given() -> None:
 
 def test_every_fit_of_a_study_searches_as_the_file_asks(folder: Path) -> None:
     asked = read_study(change(folder, 'search = "default"', 'search = "thorough"'), files=False)
-    assert analysis._search(asked)["search"] == "thorough"
-    assert analysis._search(asked)["prior"] == MixtureMarkov().prior
+    assert asked.fit_settings["search"] == "thorough"
+    assert asked.fit_settings["prior"] == MixtureMarkov().prior
 
 
 def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_gives_one(
@@ -136,7 +135,7 @@ def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_give
     given = change(folder, "# prior = 0.0001", "prior = 0.1")
     site = Hospital.from_study(given, "MGB", sequences=ra_like(20))
     assert (site.prior, site.search) == (0.1, "thorough")
-    assert analysis._search(read_study(given))["prior"] == 0.1
+    assert read_study(given).fit_settings["prior"] == 0.1
 
 
 def test_paths_are_relative_to_the_file_and_sites_may_differ_in_format(folder: Path) -> None:

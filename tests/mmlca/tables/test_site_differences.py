@@ -431,7 +431,7 @@ def test_rows_of_few_patients_are_grey_too() -> None:
     figure = mmlca.plot_site_differences(found, min_count=11)
     assert figure.axes[0].images[0].get_array().mask.tolist() == [[False] * 2, [True] * 2]
     assert figure.axes[0].get_title() == "Cluster 1\nn = 15 and 15"
-    key = figure.axes[-1].get_legend().get_texts()[-1].get_text()
+    key = figure.axes[-1].get_legend().get_texts()[-1].get_text().replace("\n", " ")
     assert key == "nobody at a site, not in the norm; or fewer than 11 patients"
     few = mmlca.plot_site_differences(found, min_count=16)
     assert few.axes[0].get_title() == "Cluster 1\nn = few and few"
