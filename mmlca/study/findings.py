@@ -29,6 +29,7 @@ from mmlca.study.results.shown_courses import (
     views_of,
 )
 from mmlca.study.results.site import OWN, SHOWN, SiteResults
+from mmlca.study.results.strata import Strata, strata_of
 from mmlca.study.words import Names, group_name, group_word, name_groups, period, window_name
 from mmlca.tables.site_differences import SiteDifferences
 
@@ -68,6 +69,8 @@ class Findings:
         The course of the lab.
     outcomes : Outcomes
         What follows from the clusters.
+    strata : Strata or None
+        Medication, cluster shares and Table 1 by stratum; None if the study does not ask for it.
     numbers : list of Number
     """
 
@@ -89,6 +92,7 @@ class Findings:
     refined_differences: SiteDifferences | None
     trends: dict[str | None, Trend]
     outcomes: Outcomes
+    strata: Strata | None
     numbers: list[Number]
 
     @property
@@ -159,6 +163,7 @@ def describe(
         refined_differences=refined_differences_of(results, n_boot=n_boot, seed=study.seed),
         trends=trends_of(study, results, names.groups),
         outcomes=outcomes_of(study, results, cluster_names, table_one.hidden_together),
+        strata=strata_of(study, results, cluster_names, table_one),
         numbers=headline(study, combined, results, sizes, fits.choice, differences, replicated),
     )
 

@@ -15,6 +15,7 @@ from mmlca.study.results import (
     labs,
     models,
     opinions,
+    strata,
     survival,
 )
 from mmlca.study.results.site import Columns, Part, SiteResults
@@ -36,6 +37,7 @@ PARTS: tuple[Part, ...] = (
     opinions.PART,
     effects.PART,
     survival.PART,
+    strata.PART,
     labs.PART,
 )
 TABLES: dict[str, Columns] = {

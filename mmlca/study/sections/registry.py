@@ -36,6 +36,7 @@ from mmlca.study.sections import (
     patients,
     refinement,
     sites,
+    strata,
 )
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_name, sentences
@@ -134,6 +135,7 @@ RESULTS = (
     labs.SECTION,
     covariates.SECTION,
     outcomes.SECTION,
+    strata.SECTION,
     refinement.SECTION,
 )
 """The sections that answer clinical questions; cautions and methods follow them on the page."""
@@ -153,7 +155,7 @@ PARAGRAPHS = (
     (patients.SECTION, clusters.SECTION, courses.SECTION),
     (models.SECTION, leaving.SECTION, classes.SECTION),
     (ensemble.SECTION, refinement.SECTION, opinions.SECTION, sites.SECTION),
-    (labs.SECTION, fit.SECTION, covariates.SECTION, outcomes.SECTION),
+    (labs.SECTION, fit.SECTION, covariates.SECTION, outcomes.SECTION, strata.SECTION),
 )
 """The order of the analysis, which methods and cautions follow; each row is one paragraph."""
 

@@ -45,6 +45,9 @@ refine = {refine}
 columns = ["age", "sex"]
 [outcomes]
 columns = ["race"]
+[strata]
+columns = ["sex", "age", "index_year", "site"]
+cut_points = {{age = [60], index_year = [2014]}}
 [inference]
 simulations = 19
 [outputs]

@@ -193,6 +193,9 @@ columns = ["age", "sex"]
 [outcomes]
 columns = ["score", "remission"]
 event = "death_date"
+[strata]
+columns = ["sex", "age", "race"]
+cut_points = {age = [55, 70]}
 [inference]
 simulations = 9
 [outputs]
