@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ehr_prep.records import Records
 from ehr_prep.settings import DEAD, PRESETS, PseudoSites, Rules
-from ehr_prep.states import Frame, assign_states, check_rules, window_edges
+from ehr_prep.states import Assigned, Frame, assign_states, check_rules, window_edges
 from ehr_prep.values import NO_DATE, Issue, day_text, one_day, to_dates, to_days
-from font.checks import one_of, whole_number
+from font.checks import one_of, some, whole_number
 from font.errors import InputError, ReportWarning, option, option_name
 from font.settings import change
 from mmlca.sequences.type import Account, Sequences, Step, add_steps
@@ -82,7 +82,7 @@ def build_sequences(
         observed = records.observation.take(kept).windows(edges, last)
     died = None if cohort.died is None else cohort.died[kept]
     frame = Frame(edges, last, observed, died, cohort.data_end)
-    done = assign_states(records, kept, frame, rules)
+    done = _in_order(assign_states(records, kept, frame, rules), rules)
     reasons = (
         "before the index date",
         "after the end of follow-up",
@@ -115,6 +115,20 @@ def build_sequences(
     )
     absorbing = (DEAD,) if rules.death == "state" else ()
     return replace(sequences, account=account, absorbing=absorbing)
+
+
+def _in_order(done: Assigned, rules: Rules) -> Assigned:
+    """The same with the states in the order of the rules."""
+    first = list(dict.fromkeys(rules.state_order or ()))
+    if unknown := [state for state in first if state not in done.states]:
+        raise InputError(
+            f"{option('state_order', first)} names {some(unknown)}, but the states are "
+            f"{', '.join(done.states)}; correct the names, or leave them out."
+        )
+    states = (*first, *(state for state in done.states if state not in first))
+    place = np.array([states.index(state) for state in done.states])
+    codes = np.where(done.codes >= 0, place[done.codes], done.codes).astype(done.codes.dtype)
+    return done._replace(codes=codes, states=states)
 
 
 def check_records(records: object) -> None:

@@ -355,6 +355,11 @@ class Rules(Settings):
     off_treatment: Text = setting(
         "none", "Name of the state off treatment; missing: leave such windows missing."
     )
+    state_order: Texts | None = setting(
+        None,
+        "States in the order of tables, figures and colours; those that are not named follow.",
+        example=("TNFi", "JAK"),
+    )
 
     @property
     def combine(self) -> bool:

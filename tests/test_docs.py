@@ -181,7 +181,7 @@ QUICKER = {
     "candidates = [1, 2, 3, 4, 5, 6, 7, 8]": "candidates = [3]",
     "standard_errors = true": "standard_errors = false",
     "diagnostics = true": "diagnostics = false",
-    "# simulations = 499": "simulations = 19",
+    "simulations = 199": "simulations = 19",
     "bootstrap = 1000": "bootstrap = 20",
     "figures = true": "figures = false",
 }

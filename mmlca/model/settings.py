@@ -142,6 +142,11 @@ class InferenceSettings(Settings):
     diagnostics: bool = setting(
         True, "Tests of the fit: residuals, memory, lengths of stays, halves of the time."
     )
+    second_opinion: bool = setting(
+        True,
+        "Compare the clusters with latent classes of the time course and with distances, and look "
+        "for several courses in one cluster.",
+    )
     simulations: int = setting(
         199, "Simulated data sets for each test of shared courses and of the fit.", ge=1
     )

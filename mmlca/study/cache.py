@@ -326,7 +326,7 @@ def _keyed(digest: str, key: bytes) -> str:
 NO_RESULT = ("n_jobs", "sensitivity", "centre")
 """Sections of a study file that change no result of a study."""
 FOR_REPORT: tuple[str, ...] = ("name", "synthetic", "labs", "inference", "covariates", "outcomes")
-FOR_REPORT += ("outputs", "table_one", "published")
+FOR_REPORT += ("strata", "outputs", "table_one", "published")
 """Those that change neither models nor clusters."""
 
 

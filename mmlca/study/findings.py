@@ -19,6 +19,7 @@ from mmlca.study.results.effects import Outcomes, outcomes_of
 from mmlca.study.results.fit import Fits, fits_of
 from mmlca.study.results.groups import refined_differences_of, site_differences_of, states_of
 from mmlca.study.results.labs import trends_of
+from mmlca.study.results.opinions import Opinions, opinions_of
 from mmlca.study.results.shown_courses import (
     GroupCourses,
     Groups,
@@ -28,7 +29,8 @@ from mmlca.study.results.shown_courses import (
     views_of,
 )
 from mmlca.study.results.site import OWN, SHOWN, SiteResults
-from mmlca.study.words import Names, group_name, name_groups, period, window_name
+from mmlca.study.results.strata import Strata, strata_of
+from mmlca.study.words import Names, group_name, group_word, name_groups, period, window_name
 from mmlca.tables.site_differences import SiteDifferences
 
 if TYPE_CHECKING:
@@ -59,12 +61,16 @@ class Findings:
     table_one : TableOne
     fits : Fits
         The sites' models, how they were chosen and how well they fit.
+    opinions : Opinions or None
+        Whether other methods find the same groups.
     differences, refined_differences : SiteDifferences or None
         None if there is one site.
     trends : {view of the report: Trend}
         The course of the lab.
     outcomes : Outcomes
         What follows from the clusters.
+    strata : Strata or None
+        Medication, cluster shares and Table 1 by stratum; None if the study does not ask for it.
     numbers : list of Number
     """
 
@@ -81,10 +87,12 @@ class Findings:
     described_by_site: pd.DataFrame
     table_one: TableOne
     fits: Fits
+    opinions: Opinions | None
     differences: SiteDifferences | None
     refined_differences: SiteDifferences | None
     trends: dict[str | None, Trend]
     outcomes: Outcomes
+    strata: Strata | None
     numbers: list[Number]
 
     @property
@@ -150,10 +158,12 @@ def describe(
         described_by_site=by_site,
         table_one=table_one,
         fits=fits,
+        opinions=opinions_of(results, min_count, group_word(study)),
         differences=differences,
         refined_differences=refined_differences_of(results, n_boot=n_boot, seed=study.seed),
         trends=trends_of(study, results, names.groups),
         outcomes=outcomes_of(study, results, cluster_names, table_one.hidden_together),
+        strata=strata_of(study, results, cluster_names, table_one),
         numbers=headline(study, combined, results, sizes, fits.choice, differences, replicated),
     )
 

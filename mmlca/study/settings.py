@@ -53,7 +53,7 @@ from mmlca.model.settings import (
     InferenceSettings,
     OutcomeSettings,
 )
-from mmlca.tables.settings import TableOneSettings
+from mmlca.tables.settings import StrataSettings, TableOneSettings
 
 if TYPE_CHECKING:
     from mmlca.sequences.forms import Form
@@ -444,6 +444,7 @@ class Study(Settings):
     inference: InferenceSettings = InferenceSettings()
     covariates: CovariateSettings = CovariateSettings()
     outcomes: OutcomeSettings = OutcomeSettings()
+    strata: StrataSettings = StrataSettings()
     outputs: Outputs = Outputs()
     table_one: TableOneSettings = TableOneSettings()
     privacy: Privacy = Privacy()

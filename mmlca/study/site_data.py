@@ -15,6 +15,8 @@ import pandas as pd
 from font.errors import InputError, option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.disclosure import is_small
+from mmlca.tables.settings import SITE, START
+from mmlca.tables.strata import check_strata, stratify
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
@@ -75,8 +77,11 @@ def build_site(study: Study, site: str, source: Records | Sequences) -> Sequence
 
 def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dict[str, Sequences]:
     """The sequences of all sites, which need the same states and at least `min_count` patients."""
-    data = {site: build_site(study, site, source) for site, source in sources.items()}
-    if len(data) > 1 and study.rules.states == "combinations" and study.rules.combinations is None:
+    rules = study.rules
+    together = len(sources) > 1 and rules.states == "combinations" and rules.combinations is None
+    alone = study.changed(rules={"state_order": None}) if together else study
+    data = {site: build_site(alone, site, source) for site, source in sources.items()}
+    if together:
         named = study.changed(rules={"combinations": _common_combinations(study, data)})
         data = {site: build_site(named, site, source) for site, source in sources.items()}
     (first, *others), min_count = data, study.privacy.min_count
@@ -193,6 +198,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
         "table_one.variables": study.table_one.variables or (),
         "covariates.columns": study.covariates.columns,
         "outcomes.columns": study.outcomes.columns,
+        "strata.columns": [n for n in study.strata.columns if n not in (SITE, START)],
     }
     for key, names in wanted.items():
         if absent := [name for name in names if name not in known]:
@@ -207,6 +213,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
                 f"{', '.join(sorted(known)) or 'no columns'}{age}."
             )
     check_variables(people, study.table_one)
+    _check_strata(study, sequences, people)
     rules = study.outcomes
     for site, part in sequences.items() if rules.event is not None else ():
         if part.account is None:
@@ -220,6 +227,43 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
                 f"has {', '.join(part.patients)}."
             )
         event_times(part.patients, str(rules.event), rules.competing)
+
+
+def strata_of(study: Study, site: str, sequences: Sequences) -> pd.DataFrame:
+    """The strata of a site's patients: a column for each of `[strata]`, None if not known."""
+    people = patients_of(study, site, sequences)
+    columns = {}
+    for name in study.strata.columns:
+        if name == SITE:
+            values = pd.Series(site, people.index, dtype=object)
+        elif name == START:
+            days = pd.to_datetime(sequences.patients["index_date"])
+            values = days.dt.year.set_axis(people.index)
+        else:
+            values = people[name]
+        columns[name] = stratify(values, study.strata.cut_points.get(name), years=name == START)
+    return pd.DataFrame(columns, index=people.index)
+
+
+def _check_strata(
+    study: Study, sequences: Mapping[str, Sequences], people: Mapping[str, pd.DataFrame]
+) -> None:
+    """Refuse strata that cannot be formed, or are too many."""
+    rules = study.strata
+    if SITE in rules.columns and len(study.sites) == 1:
+        raise InputError("strata.columns names site, but the study has a single one; leave it out.")
+    for site, part in sequences.items():
+        if START in rules.columns and (
+            part.account is None or "index_date" not in part.account.patients
+        ):
+            raise InputError(
+                f"strata.columns names {START}, which needs dates, and the sequences of {site} "
+                "come from a file without any; give records instead, or leave it out."
+            )
+        for name in rules.columns:
+            values = people[site].get(name)
+            if values is not None:
+                check_strata(values, name in rules.cut_points)
 
 
 def read_labs(study: Study, site: str) -> pd.DataFrame:

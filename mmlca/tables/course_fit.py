@@ -48,7 +48,9 @@ from mmlca.tables.sequence_clusters import (
     silhouettes_of,
 )
 
-_FEWEST, _SMALLER, _APART, _BETWEEN, _REACH = 50, 0.2, 0.25, 0.1, 0.5
+FEWEST = 50
+"""Patients of a class from which on two groups are looked for in it."""
+_SMALLER, _APART, _BETWEEN, _REACH = 0.2, 0.25, 0.1, 0.5
 _ALIKE = 1.1
 _SHARED_BY = 5
 _MOST_DISTINCT, _MOST_CANDIDATES = 5_000, 500
@@ -337,7 +339,7 @@ def _groups(
 ) -> dict[str, Any]:
     """Two well-separated groups of a cluster, by the rules of this module; nothing otherwise."""
     patients = site.patients[mine].sum()
-    if len(seen) < 2 or patients < _FEWEST:
+    if len(seen) < 2 or patients < FEWEST:
         return {}
     (places,) = pam(square, weight, [2])
     medoids = seen[places]

@@ -13,6 +13,7 @@ cells are filled with what the numbers of their cluster leave for them: few pati
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from mmlca.tables.disclosure import (
     bounded_parts,
     check_min_count,
     count_note,
+    fewest_patients,
     hidden_grid,
     is_small,
 )
@@ -45,12 +47,14 @@ from mmlca.tables.treatment_lines import ARROW, line_codes
 
 COURSE = "latent classes of the time course"
 COURSE_BY_BIC = f"{COURSE}, number by BIC"
+DISTANCES = "Hamming distances and Ward's method"
 
 LEVELS = ((0.8, "nearly the same"), (0.6, "similar"), (0.3, "partly other"), (-1.0, "other"))
 """Adjusted Rand index, to two decimals, from which on groups are called so."""
 _APART, _TOGETHER = 0.25, 0.5  # shares of a cluster from which on it is divided, or put together
 _MOST_CELLS = 5  # cells of a cross table whose courses are described
 _LONGEST = 3  # states of a path
+_SHARED_BY = 5  # patients from which on a path or a course is named: ties would decide among fewer
 _CROSS_COLUMNS = ["cluster", "group", "patients", "at_least", "share", "paired"]
 
 
@@ -72,11 +76,13 @@ class SecondOpinion:
         What patients do whom the methods see differently: for each method the largest cells of
         `cross` that are not paired, with the most common `path` and the most frequent `sequence` of
         their patients, and how many have them (`path_patients`, `sequence_patients`). Blank where
-        few patients have them, or few have others.
+        fewer than five, or than may be shown, have them, or few have others.
     note : str
         What is hidden or rounded.
     n_clusters : int
         Those whose size is hidden included.
+    noun : str
+        What a cluster is called, such as "class".
     """
 
     agreement: pd.DataFrame
@@ -84,6 +90,7 @@ class SecondOpinion:
     courses: pd.DataFrame
     note: str
     n_clusters: int
+    noun: str = "cluster"
 
     def sentences(self) -> list[str]:
         """One sentence per method, and one on what they mean together.
@@ -102,49 +109,40 @@ class SecondOpinion:
 
     def verdict(self) -> str:
         """What the methods mean together for the clusters."""
-        if self.n_clusters == 1:
-            others = self.agreement.loc[self.agreement["groups"] > 1, "method"].tolist()
-            if not others:
-                return "None of these methods finds more than one group."
-            return (
-                "There is one cluster, so that nothing can be said about how stable clusters are; "
-                f"more groups are found by {listed(others)}."
-            )
-        as_many = self.agreement["groups"] == self.n_clusters
-        index = self.agreement["adjusted_rand_index"][as_many if as_many.any() else slice(None)]
-        if index.isna().all():
-            return "No cluster is large enough to be compared."
-        if (index >= LEVELS[0][0]).all():
-            return "The clusters do not depend on which of these methods is used."
-        if (index < LEVELS[1][0]).all():
-            return (
-                "The clusters depend on the method, that is, on what counts as the same course. "
-                "Say which question they answer, and do not present them as the only groups that "
-                "there are."
-            )
-        return (
-            "Part of the clusters depends on the method. Rely on those that other methods find "
-            "too, and say which question the others answer."
-        )
+        return verdict(self.agreement, self.n_clusters, self.noun)
+
+    def in_words(self) -> list[str]:
+        """What the sentences say beside the numbers of `agreement`: one text per method."""
+        rows = self.agreement.to_dict("records")
+        return ["; ".join(self._words(row)) for row in rows]
 
     def _sentence(self, row: Mapping[Any, Any]) -> str:
-        index = row["adjusted_rand_index"]
+        name, (first, *parts) = row["method"][:1].upper() + row["method"][1:], self._words(row)
         if row["groups"] == 1 or self.n_clusters == 1:
-            name = row["method"][:1].upper() + row["method"][1:]
-            here = counted(self.n_clusters, "cluster", "clusters")
-            return f"{name}: {counted(row['groups'], 'group', 'groups')} beside {here}."
-        if np.isnan(index):
-            return f"{row['method']}: no cluster is large enough to be shown."
-        level = next(words for least, words in LEVELS if index >= least)
-        name = row["method"][:1].upper() + row["method"][1:]
+            return f"{name}: {first}."
+        if np.isnan(row["adjusted_rand_index"]):
+            return f"{row['method']}: {first}."
         own = self.cross[self.cross["method"] == row["method"]]
         who = "the patients"
         if own["cluster"].nunique() < self.n_clusters:
-            who = f"the {row['patients']:,.0f} patients in clusters whose size is shown"
-        parts = [
-            f"{name} ({counted(row['groups'], 'group', 'groups')}): {level} groups, adjusted Rand "
-            f"index {index:.2f}; {percent_text(row['same'])} of {who} are in corresponding groups"
-        ]
+            who = f"the {row['patients']:,.0f} patients in {plural(self.noun)} whose size is shown"
+        text = (
+            f"{name} ({counted(row['groups'], 'group', 'groups')}): {first}, adjusted Rand index "
+            f"{row['adjusted_rand_index']:.2f}; {percent_text(row['same'])} of {who} are in "
+            "corresponding groups"
+        )
+        return f"{'; '.join([text, *parts])}."
+
+    def _words(self, row: Mapping[Any, Any]) -> list[str]:
+        """How alike the groups of a method are, and which are divided or put together."""
+        index = row["adjusted_rand_index"]
+        if row["groups"] == 1 or self.n_clusters == 1:
+            here = counted(self.n_clusters, self.noun, plural(self.noun))
+            return [f"{counted(row['groups'], 'group', 'groups')} beside {here}"]
+        if np.isnan(index):
+            return [f"no {self.noun} is large enough to be shown"]
+        parts = [f"{next(words for least, words in LEVELS if index >= least)} groups"]
+        own = self.cross[self.cross["method"] == row["method"]]
         cells = own.dropna(subset=["share"])
         for cluster, part in cells.groupby("cluster", sort=False, observed=True):
             large = part[part["share"] >= _APART].sort_values("share", ascending=False)
@@ -155,13 +153,47 @@ class SecondOpinion:
                         large["group"], large["share"], large["at_least"], strict=True
                     )
                 ]
-                parts.append(f"cluster {cluster} is divided ({listed(where)})")
+                parts.append(f"{self.noun} {cluster} is divided ({listed(where)})")
         for group, part in cells.groupby("group", sort=False, observed=True):
             large = part[part["share"] >= _TOGETHER]
             if len(large) > 1:
                 whole = listed([str(cluster) for cluster in large["cluster"]])
-                parts.append(f"group {group} has most of each of the clusters {whole}")
-        return f"{'; '.join(parts)}."
+                parts.append(f"group {group} has most of each of the {plural(self.noun)} {whole}")
+        return parts
+
+
+def verdict(agreement: pd.DataFrame, n_clusters: int, noun: str = "cluster") -> str:
+    """What methods mean together for clusters; `agreement` may be that of several sites."""
+    nouns = plural(noun)
+    if n_clusters == 1:
+        others = agreement.loc[agreement["groups"] > 1, "method"].unique().tolist()
+        if not others:
+            return "None of these methods finds more than one group."
+        return (
+            f"There is one {noun}, so that nothing can be said about how stable {nouns} are; "
+            f"more groups are found by {listed(others)}."
+        )
+    as_many = agreement["groups"] == n_clusters
+    index = agreement["adjusted_rand_index"][as_many if as_many.any() else slice(None)].dropna()
+    if index.empty:
+        return f"No {noun} is large enough to be compared."
+    if (index >= LEVELS[0][0]).all():
+        return f"The {nouns} do not depend on which of these methods is used."
+    if (index < LEVELS[1][0]).all():
+        return (
+            f"The {nouns} depend on the method, that is, on what counts as the same course. "
+            "Say which question they answer, and do not present them as the only groups that "
+            "there are."
+        )
+    return (
+        f"Part of the {nouns} depends on the method. Rely on those that other methods find "
+        "too, and say which question the others answer."
+    )
+
+
+def plural(noun: str) -> str:
+    """The plural of "cluster" or "class"."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def second_opinion(
@@ -207,7 +239,12 @@ def second_opinion(
     check_min_count(min_count)
     ids = sequences.ids
     labels = patient_labels(ids, clusters, "clusters").set_axis(ids)
-    others = {} if ks is None else _course_opinions(sequences, labels, ks, n_init, search, seed)
+    others: dict[str, pd.Series] = {}
+    if ks is not None:
+        if not isinstance(seed, (int, np.integer)):
+            seed = int(np.random.default_rng(seed).integers(2**63))
+        n_clusters = int(labels.nunique())
+        others = course_opinions(sequences, n_clusters, ks, n_init, search, int(seed))
     for name, values in (opinions or {}).items():
         if name in others:
             raise InputError(f"{name!r} is fitted here; give the opinion another name.")
@@ -216,33 +253,52 @@ def second_opinion(
         raise InputError("there is nothing to compare with; give opinions or ks.")
     present = (sequences.weights > 0).nonzero()[0]
     data, labels = sequences[present], labels.iloc[present]
-    agreement, cross, courses = [], [], []
+    shown: dict[str, Shown] = {}
+    courses: list[dict[str, Any]] = []
     for name, groups in others.items():
         own = groups.iloc[present]
-        shown = _shown(labels, own, min_count, rounding)
-        table, index, same = compare_shown(shown)
+        counts, sizes = patients_by_group(labels, own, rounding)
+        if rounding is None:
+            sizes = sizes.mask(hidden_grid(add_totals(sizes.to_frame()), min_count)[:-1, -1])
+        shown[name] = shown_cells(counts, sizes, min_count, rounded=rounding is not None)
+        apart = apart_courses(data, labels, own, shown[name], min_count, rounding)
+        courses += [{"method": name, **row} for row in apart]
+    return opinion_of(
+        shown,
+        pd.DataFrame(courses, columns=["method", *APART_COLUMNS]),
+        count_note(min_count, rounding is not None),
+        int(labels.nunique()),
+    )
+
+
+def opinion_of(
+    shown: Mapping[str, Shown],
+    courses: pd.DataFrame,
+    note: str,
+    n_clusters: int,
+    noun: str = "cluster",
+) -> SecondOpinion:
+    """What follows from tables of patients by cluster and group, one for each method."""
+    agreement, cross = [], []
+    for name, part in shown.items():
+        table, index, same = compare_shown(part)
         agreement.append(
             {
                 "method": name,
-                "groups": shown.cells.shape[1],
+                "groups": part.cells.shape[1],
                 "adjusted_rand_index": index,
                 "same": same,
-                "patients": shown.sizes.sum(),
+                "patients": part.sizes.sum(),
             }
         )
         cross.append(table.assign(method=name))
-        for cell in _largest_apart(table):
-            members = np.flatnonzero((labels == cell["cluster"]) & (own == cell["group"]))
-            what = _courses(data[members], cell["patients"], min_count, rounding)
-            keys = {column: cell[column] for column in ("cluster", "group", "patients")}
-            courses.append({"method": name, **keys, **what})
-    columns = ["method", "cluster", "group", "patients", *_COURSE_COLUMNS]
     return SecondOpinion(
         pd.DataFrame(agreement),
         pd.concat(cross, ignore_index=True)[["method", *_CROSS_COLUMNS]],
-        pd.DataFrame(courses, columns=columns),
-        count_note(min_count, rounding is not None),
-        int(labels.nunique()),
+        courses,
+        note,
+        n_clusters,
+        noun,
     )
 
 
@@ -295,9 +351,7 @@ def compare_shown(shown: Shown) -> tuple[pd.DataFrame, float, float]:
             "group": np.tile(np.array(groups, dtype=object), len(clusters)),
             "patients": cells.ravel(),
             "at_least": bounds.ravel(),
-            "share": np.divide(least, sizes, out=least * np.nan, where=sizes > 0)
-            .clip(max=1)
-            .ravel(),
+            "share": shares.ravel(),
             "paired": paired.ravel(),
         }
     )
@@ -306,6 +360,29 @@ def compare_shown(shown: Shown) -> tuple[pd.DataFrame, float, float]:
         return rows, np.nan, np.nan
     index = round(adjusted_rand_index(pd.DataFrame(whole)), 2) + 0.0
     return rows, float(index), float(whole[paired].sum() / total)
+
+
+def numbered(shown: Shown, n_clusters: int) -> tuple[Shown, dict[Any, int]]:
+    """The same with the groups under the numbers of the clusters to which they correspond.
+
+    Groups to which none corresponds have further numbers. Also returns the number of each group.
+
+    Examples
+    --------
+    >>> cells = pd.DataFrame([[5.0, 0.0, 30.0], [60.0, 20.0, 0.0]], [1, 2], [1, 2, 3])
+    >>> numbered(Shown(cells, cells * np.nan, cells.sum(axis=1)), 2)[1]
+    {1: 2, 2: 3, 3: 1}
+    """
+    clusters, groups = list(shown.cells.index), list(shown.cells.columns)
+    names, place = match_by_patients(clusters, groups, _filled(shown))
+    further = itertools.count(n_clusters + 1)
+    number = {
+        group: int(names[i]) if names[i] in clusters else next(further)
+        for group, i in zip(groups, place, strict=True)
+    }
+    order = sorted(groups, key=lambda group: number[group])
+    cells, bounds = (table[order].rename(columns=number) for table in (shown.cells, shown.at_least))
+    return Shown(cells, bounds, shown.sizes), number
 
 
 def _filled(shown: Shown) -> Floats:
@@ -329,19 +406,19 @@ def _filled(shown: Shown) -> Floats:
     return cells
 
 
-def _course_opinions(
+def course_opinions(
     sequences: Sequences,
-    clusters: pd.Series,
+    n_clusters: int,
     ks: Iterable[int],
     n_init: int,
     search: SearchKind,
-    seed: Seed,
+    seed: int,
 ) -> dict[str, pd.Series]:
-    """The groups of latent classes of the time course: as many as clusters, and by BIC."""
-    if not isinstance(seed, (int, np.integer)):
-        seed = int(np.random.default_rng(seed).integers(2**63))
+    """The groups of latent classes of the time course: as many as clusters, and by BIC.
+
+    By method, numbered from 1; without a second number where BIC chooses that of the clusters.
+    """
     settings: dict[str, Any] = {"n_init": n_init, "search": search}
-    n_clusters = int(clusters.nunique())
     numbers = {COURSE: n_clusters} if n_clusters > 1 else {}
     table = select_n_classes(sequences, ks, seed, by="course", **settings)
     if (best := vote(table)) != n_clusters or n_clusters == 1:
@@ -354,43 +431,78 @@ def _course_opinions(
     }
 
 
-def _shown(
-    clusters: pd.Series, groups: pd.Series, min_count: int, rounding: Rounding | None
-) -> Shown:
-    """Patients by cluster and group, as they may be shown."""
-    counts = cross_table(clusters, groups)
+def patients_by_group(
+    clusters: pd.Series, groups: pd.Series, rounding: Rounding | None = None
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Patients by cluster and group, and the sizes of the clusters; exact or all rounded.
+
+    Rounded, no cell has more patients than its cluster.
+    """
+    counts = cross_table(clusters, groups).astype(float)
+    sizes = counts.sum(axis=1)
     if rounding is None:
-        sizes = counts.sum(axis=1)
-        counts = counts[~hidden_grid(add_totals(sizes.to_frame()), min_count)[:-1, -1]]
-        if counts.empty:
-            return Shown(counts, counts, counts.sum(axis=1))
-        parts = bounded_parts(counts.to_numpy(), min_count)
-        bounds = pd.DataFrame(parts.at_least, counts.index, counts.columns)
-        return Shown(counts.astype(float).mask(parts.hidden), bounds, counts.sum(axis=1))
-    ids, cells = clusters.index, counts.astype(float)
-    sizes = counts.sum(axis=1).astype(float)
+        return counts, sizes
+    ids = clusters.index
     for k in counts.index:
         own = clusters == k
         sizes[k] = rounding.named(sizes[k], rounding.key_of(ids[own]))
         for g in counts.columns:
             key = rounding.key_of(ids[own & (groups == g)])
-            cells.at[k, g] = rounding.part(cells.at[k, g], key, sizes[k])
-    return Shown(cells, cells * np.nan, sizes)
+            counts.at[k, g] = rounding.part(counts.at[k, g], key, sizes[k])
+    return counts, sizes
+
+
+def shown_cells(
+    counts: pd.DataFrame, sizes: pd.Series, min_count: int, *, rounded: bool = False
+) -> Shown:
+    """What may be shown of patients by cluster and group.
+
+    Parameters
+    ----------
+    counts : DataFrame, clusters × groups
+    sizes : Series
+        Of the clusters; missing where a size may not be shown.
+    min_count : int
+    rounded : bool
+        Whether the counts are rounded, so that nothing is hidden.
+    """
+    kept = sizes.notna().to_numpy()
+    counts, sizes = counts[kept], sizes[kept]
+    if rounded or counts.empty:
+        return Shown(counts, counts * np.nan, sizes)
+    parts = bounded_parts(counts.to_numpy(), min_count)
+    bounds = pd.DataFrame(parts.at_least, counts.index, counts.columns)
+    return Shown(counts.mask(parts.hidden), bounds, sizes)
 
 
 # --- the courses on which methods differ --------------------------------------------------
 
-_COURSE_COLUMNS = ("path", "path_patients", "sequence", "sequence_patients")
+APART_COLUMNS = (
+    *("cluster", "group", "patients"),
+    *("path", "path_patients", "sequence", "sequence_patients"),
+)
 
 
-def _largest_apart(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """The largest shown cells of patients who are not in corresponding groups."""
-    apart = table[~table["paired"] & (table["patients"] > 0)]
-    rows: list[dict[Any, Any]] = (
-        apart.sort_values("patients", ascending=False, kind="stable")
-        .head(_MOST_CELLS)
-        .to_dict("records")
-    )
+def apart_courses(
+    data: Sequences,
+    clusters: pd.Series,
+    groups: pd.Series,
+    shown: Shown,
+    min_count: int,
+    rounding: Rounding | None = None,
+) -> list[dict[str, Any]]:
+    """What patients of the largest shown cells do who are not in corresponding groups.
+
+    The rows are those of `SecondOpinion.courses` without the method.
+    """
+    table, _, _ = compare_shown(shown)
+    apart = table[~table["paired"].astype(bool) & (table["patients"] > 0)]
+    largest = apart.sort_values("patients", ascending=False, kind="stable").head(_MOST_CELLS)
+    rows = []
+    for cell in largest.to_dict("records"):
+        members = np.flatnonzero((clusters == cell["cluster"]) & (groups == cell["group"]))
+        keys = {name: cell[name] for name in ("cluster", "group", "patients")}
+        rows.append(keys | _courses(data[members], cell["patients"], min_count, rounding))
     return rows
 
 
@@ -411,13 +523,15 @@ def _courses(
         "sequence": course_texts(course_spells(data, first[[top]]))[0],
     }
     n: dict[str, float] = {"path": takes.sum(), "sequence": has.sum()}
-    if rounding is not None:
-        for name, rows in (("path", takes), ("sequence", has)):
+    least = fewest_patients(min_count, _SHARED_BY)
+    for name, rows in (("path", takes), ("sequence", has)):
+        if is_small(n[name], least):  # what few do is not told, whatever their number becomes
+            n[name] = 0.0
+        elif rounding is not None:
             n[name] = rounding.part(n[name], rounding.key_of(data.ids[rows]), patients)
-    else:
-        for name in n:
-            if is_small([n[name], len(data) - n[name]], min_count).any():
-                n[name] = 0.0
+        elif is_small(len(data) - n[name], min_count):
+            n[name] = 0.0
+    if rounding is None:
         # few who take the path otherwise, or few who do neither, would follow from the two
         rest = (takes & ~has).sum() if takes[has].all() else (~takes & ~has).sum()
         if n["path"] and is_small(rest, min_count):

@@ -84,12 +84,17 @@ class TableOne:
     hidden_together : {column: DataFrame of bool, levels by clusters}
         For the columns `together` of `table_one`: the numbers at all sites together that other
         tables may not show, since hidden ones of this table would follow.
+    numbers : {site: SiteNumbers}
+        What the cells are made of, with what is hidden; all sites together, if shown, come last.
+    variables : {column: Variable}
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
     legend: str = ""
     hidden_together: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    numbers: Mapping[str, SiteNumbers] = field(default_factory=dict)
+    variables: Mapping[Any, Variable] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         return self.frame.copy()
@@ -246,16 +251,7 @@ def put_together(
     named = {group: str((names or {}).get(group, group)) for group in all_groups(sites)}
     named[None] = "all"
     places = sites if pooled is None else {**sites, ALL_SITES: pooled}
-    columns = {
-        (site, name): cells
-        for site, part in places.items()
-        for name, cells in _columns(part, variables, named, settings, rounded, part is pooled)
-    }
-    rows = pd.MultiIndex.from_tuples(_row_names(variables, settings), names=["", "level"])
-    table = pd.DataFrame(columns, index=rows)
-    table.columns = pd.MultiIndex.from_tuples(list(columns), names=["site", "cluster"])
-    if list(sites) == [""]:
-        table.columns = pd.Index([name for _, name in columns], name="cluster")
+    table = frame_of(places, variables, named, settings, rounded)
     explained = _explain_columns(table, settings)
     if pooled is not None:
         explained.append(_TOGETHER[settings.continuous])
@@ -266,7 +262,28 @@ def put_together(
     ]
     legend = " ".join([f"Number (%) or {_SUMMARIES[settings.continuous]}.", *explained])
     hidden_together = {c: mask.rename(columns=named) for c, mask in hidden_together.items()}
-    return TableOne(table, tuple(notes), legend, hidden_together)
+    return TableOne(table, tuple(notes), legend, hidden_together, places, variables)
+
+
+def frame_of(
+    places: Mapping[str, SiteNumbers],
+    variables: Mapping[Any, Variable],
+    names: Mapping[Any, str],
+    settings: TableOneSettings,
+    rounded: bool,
+) -> pd.DataFrame:
+    """The cells of Table 1 as texts, from its numbers; `names` are those of the groups."""
+    columns = {
+        (site, name): cells
+        for site, part in places.items()
+        for name, cells in _columns(part, variables, names, settings, rounded, site == ALL_SITES)
+    }
+    rows = pd.MultiIndex.from_tuples(_row_names(variables, settings), names=["", "level"])
+    table = pd.DataFrame(columns, index=rows)
+    table.columns = pd.MultiIndex.from_tuples(list(columns), names=["site", "cluster"])
+    if list(places) == [""]:
+        table.columns = pd.Index([name for _, name in columns], name="cluster")
+    return table
 
 
 def check_variables(

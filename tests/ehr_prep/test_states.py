@@ -15,7 +15,7 @@ import pytest
 
 import ehr_prep
 import mmlca
-from font.errors import ReportWarning
+from font.errors import InputError, ReportWarning
 
 DRUGS = {"a": "A", "b": "B", "c": "C"}
 
@@ -330,3 +330,15 @@ def test_what_is_given_overrides_a_preset() -> None:
     assert states(build(records, preset="ra", **plain)) == ["A", "A", "A", "B"]
     rules = {"impute": "carry_forward_max", "max_carry": 1, **plain}
     assert states(build(records, preset="ra", **rules)) == ["A", "A", "none", "B"]
+
+
+def test_states_have_the_order_of_the_rules() -> None:
+    text, rules = "a 0 60, b 30 60, c 200 60", {"impute": "carry_forward_max", "max_windows": 5}
+    plain = build(read(text), **rules)
+    ordered = build(read(text), state_order=["none", "C"], **rules)
+    assert ordered.states == ("none", "C", *(s for s in plain.states if s not in ("none", "C")))
+    assert plain.states[0] != "none"
+    assert states(ordered) == states(plain)
+    assert build(read(text), state_order=[*plain.states], **rules).states == plain.states
+    with pytest.raises(InputError, match="names 'X', but the states are A, B, C"):
+        build(read(text), state_order=["A", "X"], **rules)

@@ -657,6 +657,7 @@ class ResultsAttack(System):
                 self._paths(view, group)
                 self._courses(view, group)
         self._same_patients()
+        self._opinions()
 
     def rows(self, name: str, view: str, group: int) -> list[Any]:
         table = self.tables[name]
@@ -770,6 +771,31 @@ class ResultsAttack(System):
                 part_of.setdefault(cell, []).append(name)
         for cell, names in part_of.items():
             self.at_most(names, cell)
+
+    def _opinions(self) -> None:
+        """Groups of other methods: parts of the clusters of a view, and of everybody."""
+        if "opinions" not in self.tables:
+            return
+        everyone: dict[Name, list[Name]] = {}
+        parts: dict[Name, list[Name]] = {}
+        for row in self.tables["opinions"].itertuples(index=False):
+            of = (row.method, int(row.cluster), int(row.group))
+            self.shown(("opinion", *of), row.patients)
+            parts.setdefault((row.view, row.method, int(row.cluster)), []).append(("opinion", *of))
+            everyone.setdefault((row.method,), []).append(("opinion", *of))
+        for (view, _, cluster), names in parts.items():
+            if cluster in self.views[view]:
+                self.add(names, ("size", view, cluster))
+        for names in everyone.values():
+            self.add(names, ("patients",))
+        for row in self.tables["opinion_courses"].itertuples(index=False):
+            of = (row.method, int(row.cluster), int(row.group))
+            for kind in ("path", "sequence"):
+                if (n := getattr(row, f"{kind}_patients")) > 0:
+                    name = (f"{kind} of opinion", *of)
+                    self.unknown(name, self.unit)
+                    self.shown(name, n)
+                    self.at_most([name], ("opinion", *of))
 
     def _same_patients(self) -> None:
         """All views have the same patients; who is in two groups is a part of both."""

@@ -45,7 +45,7 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in PART.tables}
     if study.covariates.columns or study.outcomes.columns:
         people = site_data.patients_of(study, patients.site, patients.sequences)
-        members = _members(study, patients)
+        members = members_of(study, patients)
         if study.covariates.columns:
             _effects(study, patients, members, people[list(study.covariates.columns)], rows)
         for name in study.outcomes.columns:
@@ -53,7 +53,8 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(found) for name, found in rows.items()}
 
 
-def _members(study: Study, patients: SitePatients) -> Members:
+def members_of(study: Study, patients: SitePatients) -> Members:
+    """The clusters of the site's patients, and what their memberships follow from."""
     clusters = patients.groups[patients.first_view]
     if patients.first_view == ONLY:
         assert patients.own is not None

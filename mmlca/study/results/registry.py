@@ -14,6 +14,8 @@ from mmlca.study.results import (
     groups,
     labs,
     models,
+    opinions,
+    strata,
     survival,
 )
 from mmlca.study.results.site import Columns, Part, SiteResults
@@ -32,8 +34,10 @@ PARTS: tuple[Part, ...] = (
     about.TABLE_ONE,
     models.PART,
     fit.PART,
+    opinions.PART,
     effects.PART,
     survival.PART,
+    strata.PART,
     labs.PART,
 )
 TABLES: dict[str, Columns] = {

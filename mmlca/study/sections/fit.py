@@ -63,7 +63,15 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 def _tests(study: Study, fits: Fits, tests: pd.DataFrame) -> Item:
     whose = "Each site's own model" if len(study.sites) > 1 else "The model"
     n_sim = next(iter(fits.diagnostics.values())).n_sim
-    columns = ["site", "test", "statistic", "typical", "effect", "p_value", "p_holm"]
+    columns = ["site", "test", "statistic", "typical", "effect", "bic_gain", "p_value", "p_holm"]
+    if tests["bic_gain"].isna().all():  # chains of another form than the plain one
+        columns.remove("bic_gain")
+    gain = (
+        "by how much chains of second order, chains by time in state or chains of their own in "
+        "each half would improve the BIC for the same classes (below 0: not at all); "
+        if "bic_gain" in columns
+        else ""
+    )
     return Item(
         "fit_tests",
         "Do the models fit?",
@@ -76,13 +84,15 @@ def _tests(study: Study, fits: Fits, tests: pd.DataFrame) -> Item:
             "that depend on the time and the state then? Halves: are transitions as likely in the "
             "second half of the time as in the first? The columns are the statistic; its typical "
             f"value in {n_sim} sets of sequences drawn from the model and fitted again; the size "
-            "of the effect (0.1 is called small, 0.3 medium, 0.5 large); the share of the sets "
-            f"with a larger statistic (p); and p adjusted for the {N_TESTS} tests of a "
-            "site by Holm's method. A small p is evidence against the model; with many "
+            "of the effect (0.1 is called small, 0.3 medium, 0.5 large); "
+            f"{gain}the share of the sets with a larger statistic (p); and p adjusted for the "
+            f"{N_TESTS} tests of a site by Holm's method. A small p is evidence against the model; "
+            "with many "
             "patients, small effects have a small p, too.",
+            "Richer chains are worth their parameters where they improve the BIC." if gain else "",
         ),
         tests[columns],
-        Plain(n_keys=2),
+        Plain(n_keys=2, digits={"bic_gain": 0}, labels={"bic_gain": "gain of BIC"}),
     )
 
 

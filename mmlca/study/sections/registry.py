@@ -31,10 +31,12 @@ from mmlca.study.sections import (
     labs,
     leaving,
     models,
+    opinions,
     outcomes,
     patients,
     refinement,
     sites,
+    strata,
 )
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_name, sentences
@@ -133,6 +135,7 @@ RESULTS = (
     labs.SECTION,
     covariates.SECTION,
     outcomes.SECTION,
+    strata.SECTION,
     refinement.SECTION,
 )
 """The sections that answer clinical questions; cautions and methods follow them on the page."""
@@ -142,6 +145,7 @@ DIAGNOSTICS = (
     classes.SECTION,
     models.SECTION,
     fit.SECTION,
+    opinions.SECTION,
     ensemble.SECTION,
     Section("numbers", "All numbers", _numbers),
     Section("checklist", "Reporting checklist", _checklist),
@@ -150,8 +154,8 @@ DIAGNOSTICS = (
 PARAGRAPHS = (
     (patients.SECTION, clusters.SECTION, courses.SECTION),
     (models.SECTION, leaving.SECTION, classes.SECTION),
-    (ensemble.SECTION, refinement.SECTION, sites.SECTION),
-    (labs.SECTION, fit.SECTION, covariates.SECTION, outcomes.SECTION),
+    (ensemble.SECTION, refinement.SECTION, opinions.SECTION, sites.SECTION),
+    (labs.SECTION, fit.SECTION, covariates.SECTION, outcomes.SECTION, strata.SECTION),
 )
 """The order of the analysis, which methods and cautions follow; each row is one paragraph."""
 

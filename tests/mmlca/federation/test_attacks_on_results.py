@@ -21,7 +21,9 @@ import font
 import mmlca
 from font.exchange.messages.refinement import read_step
 from mmlca.federation.results import site_patients, study_of
+from mmlca.study.results.opinions import other_groups
 from mmlca.study.results.registry import site_results
+from mmlca.study.results.site import SitePatients
 from mmlca.study.settings import Study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -208,3 +210,17 @@ def test_results_leave_small_numbers_open_beside_model_labels_and_sums(root: Pat
     with_files(attack, root, site)
     views = {view: groups.to_numpy() for view, groups in patients.groups.items()}
     check_open(attack, true_numbers(home.sequences, views), 10, 1)
+    check_open(attack, opinion_numbers(study, patients), 5, 1)
+
+
+def opinion_numbers(study: Study, patients: SitePatients) -> dict[Name, int]:
+    """The numbers of patients by refined cluster and group of another method."""
+    assert patients.own is not None
+    clusters = patients.groups["refined"]
+    opinions = other_groups(study, patients.sequences, patients.own.n_classes)
+    return {
+        ("opinion", method, k, g): int(((clusters == k) & (groups == g)).sum())
+        for method, groups in opinions.items()
+        for k in range(1, patients.own.n_classes + 1)
+        for g in range(1, int(groups.max()) + 1)
+    }

@@ -45,6 +45,9 @@ refine = {refine}
 columns = ["age", "sex"]
 [outcomes]
 columns = ["race"]
+[strata]
+columns = ["sex", "age", "index_year", "site"]
+cut_points = {{age = [60], index_year = [2014]}}
 [inference]
 simulations = 19
 [outputs]
@@ -167,6 +170,7 @@ def test_people_see_the_same_tables(both: tuple[Path, Path]) -> None:
     assert one.keys() - network.keys() == TESTS_OF_PATIENTS
     assert network.keys() <= one.keys()
     assert {"figures/lab_ensemble.csv", "figures/effects.csv", "tables/table_one.csv"} <= set(one)
+    assert {"tables/second_opinion.csv", "tables/course_fit.csv"} <= set(one)
     everywhere = Counter[str]()
     for name, table in network.items():
         pd.testing.assert_frame_equal(

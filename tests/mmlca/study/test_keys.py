@@ -87,7 +87,7 @@ def test_what_fits_do_not_depend_on() -> None:
     """A longer list needs a reason; outputs are here, so that another dpi fits nothing again."""
     assert set(NO_RESULT) == {"n_jobs", "sensitivity", "centre"}
     after = {"name", "synthetic", "labs", "ensemble", "inference", "covariates", "outcomes"}
-    after |= {"outputs", "table_one", "published"}
+    after |= {"strata", "outputs", "table_one", "published"}
     assert {step: set(sections) for step, sections in IRRELEVANT.items()} == {
         "choose": after,  # its criteria count the transitions of privacy.min_count patients
         "fit": {*after, "classes"},

@@ -193,6 +193,9 @@ columns = ["age", "sex"]
 [outcomes]
 columns = ["score", "remission"]
 event = "death_date"
+[strata]
+columns = ["sex", "age", "race"]
+cut_points = {age = [55, 70]}
 [inference]
 simulations = 9
 [outputs]
@@ -421,9 +424,10 @@ def test_a_cluster_has_one_size_on_the_whole_page(rich: Path, part: str) -> None
 # --- a public release ---------------------------------------------------------------------------
 
 NOT_COUNTS = {
-    "classes", "cluster", "clusters", "df", "duration", "followed", "followed_q25", "followed_q75",
-    "from", "line", "models", "n_boot", "parameters", "rank", "replicated", "rows_left_out",
-    "searches", "simulations", "time", "to", "until_switch", "value", "years",
+    "bic_gain", "classes", "cluster", "clusters", "df", "duration", "followed", "followed_q25",
+    "followed_q75", "from", "group", "groups", "line", "models", "n_boot", "nearest", "parameters",
+    "rank", "replicated", "rows_left_out", "searches", "simulations", "sites", "time", "to",
+    "until_switch", "value", "years",
 }  # fmt: skip
 """Columns of whole numbers that count no patients, nor what is theirs."""
 

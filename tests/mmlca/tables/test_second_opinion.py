@@ -60,6 +60,11 @@ def test_hidden_numbers_cost_little_and_do_not_follow(table: np.ndarray) -> None
     found = compared(table, 11)
     cross = found.cross.dropna(subset=["patients"])
     assert not ((cross["patients"] > 0) & (cross["patients"] < 11)).any()
+    bounds = found.cross.dropna(subset=["at_least"])
+    exact = np.array([table[k - 1].sum() for k in bounds["cluster"]], dtype=float)
+    share = bounds["share"].to_numpy(dtype=float)
+    assert (share <= bounds["at_least"].to_numpy(dtype=float) / exact).all()
+    np.testing.assert_allclose(100 * share, np.round(100 * share), atol=1e-9)  # as it is printed
     for _, cells in found.cross.groupby("cluster"):
         small = cells["patients"].isna() & cells["at_least"].isna()
         if small.sum() == 1:  # it is not what is left: a bound stands beside it
@@ -144,6 +149,20 @@ def test_rounded_numbers_are_multiples_and_the_rest_follows_from_them() -> None:
     rows, columns = labels_of(counts.to_numpy().astype(int))
     index = found.agreement["adjusted_rand_index"].item()
     assert index == pytest.approx(adjusted_rand_score(rows, columns), abs=0.0051)
+
+
+@pytest.mark.parametrize("n", [3, 8])
+def test_a_course_that_few_share_is_not_named_whatever_it_is_rounded_to(n: int) -> None:
+    """The attack: names of courses with each of many secrets."""
+    rows = [["A", "A", "B"]] * 40 + [["A", "C", "C"]] * n
+    data = Sequences.from_lists(rows)
+    clusters, groups = np.ones(40 + n, dtype=int), np.repeat([1, 2], [40, n])
+    for secret in range(30):
+        rounding = Rounding(bytes([secret]) * 32, 11, {"x": pd.Series(clusters, data.ids)})
+        courses = second_opinion(
+            data, clusters, {"m": groups}, ks=None, min_count=11, rounding=rounding
+        ).courses
+        assert courses[["path", "sequence"]].isna().all(axis=None)
 
 
 def test_the_courses_are_those_of_patients_whom_the_methods_see_differently() -> None:
