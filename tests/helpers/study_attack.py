@@ -178,6 +178,7 @@ class PublicAttack(System):
 
     def _read(self, name: str, view: str) -> pd.DataFrame:
         table = pd.read_csv(self._file(name, view))
+        table = table[table["site"].isin(self.sites)]  # what all sites show follows from these
         return table.assign(group=table["group"].map(number))
 
     # --- courses ----------------------------------------------------------------------------

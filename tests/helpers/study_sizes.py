@@ -27,11 +27,11 @@ def collect_sizes(out: Path) -> Sizes:
     for name in ("state_distribution", "transitions", "lines", "frequencies", "representatives"):
         for row in pd.read_csv(out / f"figures/{name}{view}.csv").to_dict("records"):
             n = row.get("size", row.get("rounded_size", np.nan))
-            sizes[row["site"], number(row["group"])][f"figure {name}"] = n
+            sizes[row["site"].removesuffix(" sites"), number(row["group"])][f"figure {name}"] = n
     courses = pd.read_csv(out / f"figures/state_distribution{view}.csv")
     for row in courses[courses["time"] == courses["time"].iloc[0]].to_dict("records"):
         if not np.isnan(row["n"]):  # a small group has a size and no numbers by quarter
-            sizes[row["site"], number(row["group"])]["first quarter"] = row["n"]
+            sizes[row["site"].removesuffix(" sites"), number(row["group"])]["first quarter"] = row["n"]
     follow_up = pd.read_csv(out / "tables/follow_up.csv")
     for row in follow_up.to_dict("records"):
         n = row[follow_up.columns[2]]
