@@ -68,11 +68,14 @@ def _compare(
     search: Any,
     seed: int,
 ) -> pd.DataFrame:
-    from mmlca.model.selection import select_n_classes
+    """The criteria count the parameters of all states: that one occurs may show one patient."""
+    import pandas as pd
 
-    prior = PRIOR_OF_ITEMS / sequences.n_states
-    settings = {"n_init": n_init, "search": search, "prior": prior}
-    return select_n_classes(sequences, numbers, seed, by="course", criterion=criterion, **settings)
+    settings = {"n_init": n_init, "search": search, "seed": seed}
+    fits = {k: _fit(sequences, k, **settings) for k in numbers}
+    rows = [{"classes": k, **model.criteria(all_cells=True)} for k, model in fits.items()]
+    table = pd.DataFrame(rows)
+    return table.assign(chosen=table.index == table[criterion].idxmin())
 
 
 def _totals(model: CourseClasses, sequences: Sequences) -> Floats:

@@ -31,7 +31,8 @@ def collect_sizes(out: Path) -> Sizes:
     courses = pd.read_csv(out / f"figures/state_distribution{view}.csv")
     for row in courses[courses["time"] == courses["time"].iloc[0]].to_dict("records"):
         if not np.isnan(row["n"]):  # a small group has a size and no numbers by quarter
-            sizes[row["site"].removesuffix(" sites"), number(row["group"])]["first quarter"] = row["n"]
+            site = row["site"].removesuffix(" sites")
+            sizes[site, number(row["group"])]["first quarter"] = row["n"]
     follow_up = pd.read_csv(out / "tables/follow_up.csv")
     for row in follow_up.to_dict("records"):
         n = row[follow_up.columns[2]]

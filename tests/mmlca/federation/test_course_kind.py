@@ -16,6 +16,8 @@ import font
 import mmlca
 from font.errors import InputError
 from font.exchange.envelope import fingerprint
+from font.probabilities import PRIOR_OF_ITEMS
+from mmlca.federation.course_kind import TIME_COURSE
 
 HEADER = font.Header(study="s", site="north", created="2026-01-02")
 SITES = ("north", "south", "west")
@@ -186,3 +188,23 @@ def test_numbers_are_tried_and_options_that_do_not_apply_are_refused(tmp_path: P
     assert "--by course names the family of the models; leave out --family" in said
     mmlca_does(*fit, "--try", "1-3")
     assert font.read_model(tmp_path / "north/to_all/north.model.json").n_classes == 2
+
+
+def test_the_vote_does_not_show_that_one_patient_is_in_a_state() -> None:
+    """Each state counts in the criteria, whether any patient is in it or not."""
+    rng = np.random.default_rng(1)
+    codes = rng.choice(2, (60, 5))
+    with_one = codes.copy()
+    with_one[0, 4] = 2
+    found = []
+    for own in (codes, with_one):
+        data = mmlca.Sequences.from_codes(own, ["A", "B", "C"])
+        settings: dict[str, Any] = {"n_init": 2, "search": "default", "seed": 1}
+        table = TIME_COURSE.compare(data, (1, 2), "bic", **settings)  # type: ignore[misc]
+        logliks = [
+            mmlca.CourseClasses(k, prior=PRIOR_OF_ITEMS / 3, **settings).fit(data).loglik_
+            for k in (1, 2)
+        ]
+        found.append((table["bic"] + 2 * np.array(logliks)).to_numpy() / np.log(60))
+    assert found[0] == pytest.approx(found[1])
+    assert found[0] == pytest.approx([5 * 2, 1 + 2 * 5 * 2])
