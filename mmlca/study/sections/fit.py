@@ -235,14 +235,13 @@ def _estimates(
     more = "" if plain else " and the probabilities of leaving"
     idle = [name for name in ("stay", "period") if not (table[name] != "").any()]
     blank = dict.fromkeys(("from", "to", "stay", "period"), "")
-    table = table.drop(columns=idle)
     return Item(
         f"parameters_{site}",
         f"Estimated probabilities, {site}",
         f"First states and {steps} of each class of {_own_model(study)}, with 95 "
         f"% limits {limits}. They are valid if the model is right and the maximum was found. The "
         f"table has standard errors{more}.",
-        _with_names(table, names),
+        _with_names(table.drop(columns=idle), names),
         Plain(n_keys=6 - len(idle), empty=blank, left_out="estimate"),
         lambda: plot_estimate_table(table, states, names=list(names.values())),
         f"Heat maps of the estimated {steps} of each class at {site}.",

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from mmlca.study.settings import Study
 
 
+_COLUMNS = (
+    "model", "patients", "classes", "parameters", "loglik", "bic", "entropy", "smallest",
+    "replicated", "searches", "converged",
+)  # fmt: skip
+
 # --- tables -------------------------------------------------------------------------------
 
 
@@ -36,9 +41,10 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, "
             "how many of the independent searches reached the maximum (each has its own starts and "
             "knows nothing of the others; what they reach together does not count), and whether "
-            "the best one converged.",
+            "the best one converged. The file also has the form of the chains, and the textbook's "
+            "number of parameters with its BIC.",
             whole_numbers(models.drop(columns=["site", "all_used"]), "models"),
-            Plain(shares=("smallest",)),
+            Plain(shares=("smallest",), columns=_COLUMNS),
         )
 
 
