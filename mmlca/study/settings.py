@@ -515,9 +515,9 @@ class Study(Settings):
     @property
     def fit_settings(self) -> dict[str, Any]:
         """The settings of every fit, also of those that compare numbers of classes."""
-        rules, least = self.model, max(self.privacy.min_count, 1)
+        rules = self.model
         settings = {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
-        return settings | {"min_patients": least}
+        return settings | {"min_patients": self.privacy.min_count}
 
     @property
     def from_records(self) -> bool:

@@ -181,7 +181,7 @@ def _places(
         place[column] = len(labels)
         site, label = own[column]
         whole = all(isinstance(known, int) for known in labels)
-        labels.append(max(labels) + 1 if whole else f"{site}: {label}")
+        labels.append(max(labels, default=0) + 1 if whole else f"{site}: {label}")
     return place
 
 

@@ -152,6 +152,7 @@ def test_prep_with_combinations_stopping_death_and_observation(tmp_path: Path) -
         (tmp_path / name).write_text(text)
     out = tmp_path / "sequences.csv"
     options = "--states combinations --death state --impute carry_forward_supplied --gap-days 20"
+    options += " --min-combination-patients 1"
     mmlca_does(
         f"prep {tmp_path}/records.csv --patients {tmp_path}/patients.csv --out {out} "
         f"--observation {tmp_path}/periods.csv --windows 8 --drugs ra",
