@@ -49,7 +49,12 @@ COURSE = "latent classes of the time course"
 COURSE_BY_BIC = f"{COURSE}, number by BIC"
 DISTANCES = "Hamming distances and Ward's method"
 
-LEVELS = ((0.8, "nearly the same"), (0.6, "similar"), (0.3, "partly other"), (-1.0, "other"))
+LEVELS = (
+    (0.8, "nearly the same"),
+    (0.6, "similar"),
+    (0.3, "partly different"),
+    (-1.0, "different"),
+)
 """Adjusted Rand index, to two decimals, from which on groups are called so."""
 _APART, _TOGETHER = 0.25, 0.5  # shares of a cluster from which on it is divided, or put together
 _MOST_CELLS = 5  # cells of a cross table whose courses are described
@@ -96,9 +101,9 @@ class SecondOpinion:
         """One sentence per method, and one on what they mean together.
 
         Groups are nearly the same from an adjusted Rand index of 0.8 on, similar from 0.6 on,
-        partly other from 0.3 on, and other groups below. A cluster is divided if at least a quarter
-        of it is in each of two groups, and a group has most of each of two clusters if at least
-        half of each is in it. The last sentence is about the methods with as many groups as there
+        partly different from 0.3 on, and different below. A cluster is divided if at least a
+        quarter of it is in each of two groups, and a group has most of each of two clusters if at
+        least half of each is in it. The last sentence is about the methods with as many groups as there
         are clusters, or about all if there is none.
         """
         return [*(self._sentence(row) for row in self.agreement.to_dict("records")), self.verdict()]
