@@ -103,8 +103,8 @@ class SecondOpinion:
         Groups are nearly the same from an adjusted Rand index of 0.8 on, similar from 0.6 on,
         partly different from 0.3 on, and different below. A cluster is divided if at least a
         quarter of it is in each of two groups, and a group has most of each of two clusters if at
-        least half of each is in it. The last sentence is about the methods with as many groups as there
-        are clusters, or about all if there is none.
+        least half of each is in it. The last sentence is about the methods with as many groups as
+        there are clusters, or about all if there is none.
         """
         return [*(self._sentence(row) for row in self.agreement.to_dict("records")), self.verdict()]
 
