@@ -37,7 +37,8 @@ def collect_sizes(out: Path) -> Sizes:
     for row in follow_up.to_dict("records"):
         n = row[follow_up.columns[2]]
         if not np.isnan(n):
-            sizes[row["site"], number(row["group"])]["who is observed"] = n
+            site = row["site"].removesuffix(" sites")
+            sizes[site, number(row["group"])]["who is observed"] = n
     clusters = pd.read_csv(out / "tables/clusters.csv")
     for cluster, n in zip(clusters["cluster"].astype(str), clusters["n"], strict=True):
         sizes["all" if view else sites[0], cluster]["clusters"] = n
