@@ -9,6 +9,8 @@ import inspect
 import json
 import re
 import shlex
+import signal
+import threading
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -525,14 +527,41 @@ def working(text: str, *, quiet: bool = False, resumes: bool = False) -> Iterato
             task, description=text, completed=share or 0.0, total=None if share is None else 1.0
         )
 
-    try:
-        with bar, warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            yield show
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(RESUMES if resumes else STOPPED) from None
+    with _noting_interrupts() as noted:
+        try:
+            with bar, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                yield show
+        except (KeyboardInterrupt, Exception) as error:
+            if isinstance(error, KeyboardInterrupt) or noted:
+                raise KeyboardInterrupt(RESUMES if resumes else STOPPED) from None
+            raise
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         note(quiet, message)
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[list[int]]:
+    """Keeps a list to which Ctrl-C adds: a compiled module that it interrupts while it is imported
+    raises another error than KeyboardInterrupt.
+    """
+    noted: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    usual = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if usual:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield noted
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def note(quiet: bool, text: str) -> None:

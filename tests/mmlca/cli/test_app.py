@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -129,3 +130,19 @@ def test_warnings_become_notes_once(capsys: pytest.CaptureFixture[str]) -> None:
             for _ in range(2):
                 warnings.warn("few patients", UserWarning, stacklevel=1)
         assert capsys.readouterr().err == notes
+
+
+def interrupted_import() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("cannot import") from None
+
+
+def test_ctrl_c_that_comes_out_as_another_error_is_ctrl_c() -> None:
+    """A compiled module whose import is interrupted raises an error of its own."""
+    with pytest.raises(KeyboardInterrupt, match="stopped"), options.working("…", quiet=True):
+        interrupted_import()
+    with pytest.raises(ValueError, match="a real one"), options.working("…", quiet=True):
+        raise ValueError("a real one")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
